@@ -1,0 +1,243 @@
+"""Arrays of one call: taken in from NumPy or from a device, checked, made contiguous, and given back in kind."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fa_numba.device import SIMULATED, launch, require_gpu
+from fa_numba.ledger import hold
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_COPY_THREADS = 256
+
+
+class Call:
+    """The arrays of one call: takes them in, makes room on the device, gives results back where the inputs came from.
+
+    NumPy in, NumPy out. Device arrays (Numba's, or anything with ``__cuda_array_interface__``) in, Numba device arrays
+    out, read and computed on the producer's stream. Used as a context manager, so that the inputs' device is current.
+
+    Parameters
+    ----------
+    **inputs
+        The arrays by name: all on the host or all on one device, in one dtype, float32 or float64. Any strides.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        That of the inputs.
+    shapes : dict
+        The inputs' shapes, by name.
+    stream
+        The stream to launch on.
+
+    Raises
+    ------
+    TypeError
+        For other kinds of inputs, a mixture of host and device, and other or mixed dtypes.
+    ValueError
+        For inputs on different devices.
+    """
+
+    def __init__(self, **inputs: Any):
+        inputs = {name: _as_array(name, value) for name, value in inputs.items()}
+        self._on_host = _are_on_host(inputs)
+        self.dtype = _common_dtype(inputs)
+        self.shapes = {name: _shape_of(array) for name, array in inputs.items()}
+        self._inputs = inputs
+        self._scope = contextlib.ExitStack()
+        self.stream: Any = 0
+
+    def __enter__(self) -> Call:
+        require_gpu()
+        try:
+            self._arrays = self._take_in()
+        except BaseException:
+            self._scope.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._arrays.clear()
+        self._scope.close()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an input as a C-contiguous device array."""
+        return self._arrays[name]
+
+    def empty(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Return a new device array in the inputs' dtype; the simulator fills it with NaN, so that gaps show."""
+        array = cuda.device_array(shape, self.dtype, stream=self.stream)
+        if SIMULATED:
+            array._ary.fill(np.nan)
+        release = weakref.finalize(array, hold(name, _address(array), array.nbytes))
+        release.atexit = False
+        return array
+
+    def result(self, array: Any) -> Any:
+        """Return a device array as what the caller gets: NumPy or device array, as the inputs were."""
+        return array.copy_to_host(stream=self.stream) if self._on_host else array
+
+    def _take_in(self) -> dict[str, Any]:
+        if self._on_host:
+            return {name: self._upload(name, array) for name, array in self._inputs.items()}
+        if not SIMULATED:
+            self._scope.enter_context(cuda.gpus[_common_device(self._inputs)])
+        arrays = {
+            name: array if _is_numba_array(array) else cuda.as_cuda_array(array, sync=False)
+            for name, array in self._inputs.items()
+        }
+        self.stream = _common_stream([_stream_of(self._inputs[name], array) for name, array in arrays.items()])
+        return {name: self._borrow(name, array) for name, array in arrays.items()}
+
+    def _upload(self, name: str, array: np.ndarray) -> Any:
+        copy = self.empty(name, array.shape)
+        if array.size:
+            copy.copy_to_device(np.ascontiguousarray(array))
+        return copy
+
+    def _borrow(self, name: str, array: Any) -> Any:
+        self._scope.callback(hold(name, _address(array), array.nbytes))
+        return array if _is_contiguous(array) else self._contiguous_copy(f"contiguous {name}", array)
+
+    def _contiguous_copy(self, name: str, array: Any) -> Any:
+        copy = self.empty(name, array.shape)
+        blocks = -(-array.size // _COPY_THREADS)
+        launch(copy_kernel, blocks, _COPY_THREADS, array, copy.reshape(array.size), stream=self.stream)
+        return copy
+
+
+@cuda.jit
+def copy_kernel(x, y):
+    """y[i] = the i-th element of x in C order, whatever the strides of x; one thread an element."""
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = x.flat[i]
+
+
+def _as_array(name: str, value: Any) -> Any:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be ignored; give a plain NumPy array")
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if _is_numba_array(value) or (not SIMULATED and _has_interface(name, value)):
+        return value
+    device_array = "a Numba device array" if SIMULATED else "one with __cuda_array_interface__ (Numba, PyTorch, CuPy)"
+    raise TypeError(f"{name} is a {_type_name(value)}; it must be a NumPy array or {device_array}")
+
+
+def _type_name(value: Any) -> str:
+    module, name = type(value).__module__, type(value).__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def _has_interface(name: str, value: Any) -> bool:
+    try:
+        return hasattr(value, "__cuda_array_interface__")
+    except RuntimeError as error:  # PyTorch, for a tensor that requires grad
+        raise TypeError(f"{name} cannot be read as a device array: {error}") from None
+
+
+def _is_numba_array(value: Any) -> bool:
+    return bool(getattr(value, "__cuda_ndarray__", False))
+
+
+def _are_on_host(inputs: dict[str, Any]) -> bool:
+    host = [name for name, array in inputs.items() if isinstance(array, np.ndarray)]
+    device = [name for name in inputs if name not in host]
+    if host and device:
+        places = f"{', '.join(host)} on the host, {', '.join(device)} on the device"
+        raise TypeError(f"host and device arrays are mixed: {places}. Put all in one place.")
+    return bool(host)
+
+
+def _common_dtype(inputs: dict[str, Any]) -> np.dtype:
+    dtypes = {name: _dtype_of(array) for name, array in inputs.items()}
+    if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(DTYPES):
+        given = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        together = " for all" if len(dtypes) > 1 else ""
+        raise TypeError(f"dtypes given: {given}; taken: float32 or float64{together}")
+    return next(iter(dtypes.values()))
+
+
+def _shape_of(array: Any) -> tuple[int, ...]:
+    if isinstance(array, np.ndarray) or _is_numba_array(array):
+        return tuple(array.shape)
+    return tuple(array.__cuda_array_interface__["shape"])
+
+
+def _dtype_of(array: Any) -> np.dtype:
+    if isinstance(array, np.ndarray) or _is_numba_array(array):
+        return array.dtype
+    return np.dtype(array.__cuda_array_interface__["typestr"])
+
+
+def _is_contiguous(array: Any) -> bool:
+    expected = array.dtype.itemsize
+    for length, stride in zip(reversed(array.shape), reversed(array.strides)):
+        if length > 1 and stride != expected:
+            return array.size == 0
+        expected *= length
+    return True
+
+
+def _address(array: Any) -> int:
+    """Return where a device array starts."""
+    if SIMULATED:
+        return array._ary.__array_interface__["data"][0]
+    return array.__cuda_array_interface__["data"][0]
+
+
+# -- streams and devices (GPU only) -----------------------------------------------------------------------------
+
+
+def _stream_of(source: Any, array: Any) -> Any:
+    """Return the stream a device array is produced on. PyTorch does not state it: there it is the current one."""
+    if type(source).__module__.partition(".")[0] == "torch":
+        torch = sys.modules["torch"]
+        return cuda.external_stream(torch.cuda.current_stream(source.device).cuda_stream)
+    return array.stream
+
+
+def _common_stream(streams: list[Any]) -> Any:
+    """Return one of the streams, made to wait for the others."""
+    if SIMULATED:
+        return 0
+    distinct = {int(stream): stream for stream in streams}
+    chosen = next((stream for handle, stream in distinct.items() if handle), 0)
+    for handle, stream in distinct.items():
+        if handle != int(chosen):
+            event = cuda.event(timing=False)
+            event.record(stream)
+            event.wait(chosen)
+    return chosen
+
+
+def _common_device(inputs: dict[str, Any]) -> int:
+    """Return the number of the device that holds the inputs."""
+    devices = {name: _device_of(array) for name, array in inputs.items() if _address_of_any(array)}
+    if len(set(devices.values())) > 1:
+        where = ", ".join(f"{name} on device {number}" for name, number in devices.items())
+        raise ValueError(f"the inputs are on different devices: {where}. Put all on one.")
+    return next(iter(devices.values()), cuda.get_current_device().id)
+
+
+def _address_of_any(array: Any) -> int:
+    return array.__cuda_array_interface__["data"][0] or 0
+
+
+def _device_of(array: Any) -> int:
+    from cuda.bindings import driver
+
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, number = driver.cuPointerGetAttribute(attribute, driver.CUdeviceptr(_address_of_any(array)))
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ValueError(f"a device array's memory is unknown to the driver: {status.name}")
+    return int(number)

@@ -1,0 +1,157 @@
+"""The device: its name and limits, launches that are checked first, and the ledger of its memory.
+
+GPU or simulator is decided in :mod:`fa_numba.selection`; arrays are taken in and given back in :mod:`fa_numba.arrays`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fa_numba import limits, selection
+from fa_numba.ledger import Ledger, ledger
+
+__all__ = ["SIMULATED", "Ledger", "SlowSimulation", "describe", "device_limits", "launch", "ledger", "warn_if_slow"]
+
+SIMULATED = selection.select().device == selection.SIMULATOR
+
+# What a simulated kernel needs for one array element read or written, and the arithmetic that goes with it.
+_SECONDS_PER_ACCESS = 0.7e-6
+_SLOW_SECONDS = 60
+
+
+class SlowSimulation(UserWarning):
+    """A call that will take minutes on the simulator."""
+
+
+def describe() -> str:
+    """Name the device: the GPU's name, or the simulator."""
+    if SIMULATED:
+        return "the simulator (no GPU)"
+    require_gpu()
+    name = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else name
+
+
+@functools.cache
+def device_limits() -> limits.Limits:
+    """Return the launch limits of the device; on the simulator those of a chosen compute capability."""
+    if SIMULATED:
+        return limits.simulated()
+    device = cuda.get_current_device()
+    return limits.Limits(
+        shared_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        threads_per_block=device.MAX_THREADS_PER_BLOCK,
+        block=(device.MAX_BLOCK_DIM_X, device.MAX_BLOCK_DIM_Y, device.MAX_BLOCK_DIM_Z),
+        grid=(device.MAX_GRID_DIM_X, device.MAX_GRID_DIM_Y, device.MAX_GRID_DIM_Z),
+    )
+
+
+def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stream: Any = 0) -> None:
+    """Start a kernel after checking that the hardware would take it.
+
+    Parameters
+    ----------
+    kernel
+        What ``cuda.jit`` returned.
+    grid, block : int or tuple of up to three int
+        Blocks in the grid, threads in a block.
+    *args
+        The kernel's arguments. NumPy arrays are copied to the device, and back when the kernel has ended.
+    shared : int
+        Bytes of dynamic shared memory; the driver is asked for more than 48 KiB where needed.
+    stream
+        A Numba stream; 0 is the default stream.
+
+    Raises
+    ------
+    ValueError
+        If threads, grid or shared memory exceed what the device allows. Nothing has run then.
+    TypeError
+        If ``kernel`` is not a kernel.
+    """
+    if not hasattr(kernel, "py_func"):
+        raise TypeError(f"launch takes a kernel, made by @cuda.jit; it was given {type(kernel).__name__} {kernel!r}")
+    require_gpu()
+    grid, block = _three("grid", grid), _three("block", block)
+    limits.check_launch(kernel, grid, block, shared, device_limits())
+    # The same array given twice stays one array on the device.
+    moved = {id(arg): _to_device(arg) for arg in args if isinstance(arg, np.ndarray) and arg.ndim}
+    arguments = [moved.get(id(arg), arg) for arg in args]
+    if not SIMULATED:
+        _prepare(kernel, arguments, block, shared)
+    kernel[grid, block, stream, shared](*arguments)
+    for arg in args:
+        if id(arg) in moved and arg.flags.writeable:
+            arg[...] = moved[id(arg)].copy_to_host()
+
+
+def _three(what: str, extents: Any) -> tuple[int, int, int]:
+    extents = tuple(extents) if isinstance(extents, (tuple, list)) else (extents,)
+    if not 1 <= len(extents) <= 3:
+        raise ValueError(f"a {what} has one, two or three extents; {extents} was given")
+    return (*extents, 1, 1)[:3]
+
+
+def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], shared: int) -> None:
+    """Compile the kernel for these arguments; hold it to its own limits, and raise its limit of shared memory."""
+    types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+    if types not in kernel.overloads:
+        kernel.compile(types)
+    compiled = kernel.overloads[types]
+    threads = block[0] * block[1] * block[2]
+    if threads > compiled.max_threads_per_block:
+        raise ValueError(
+            f"{kernel.py_func.__name__} asks for {threads} threads in a block; the limit is "
+            f"{compiled.max_threads_per_block}, since each thread needs {compiled.regs_per_thread} registers. "
+            f"Use smaller blocks or smaller tiles."
+        )
+    if shared + compiled.shared_mem_per_block > limits.STATIC_SHARED:
+        _allow_shared(compiled, shared)
+
+
+def _allow_shared(compiled: Any, shared: int) -> None:
+    """Ask the driver for more than 48 KiB of shared memory for a kernel; Numba never does."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    function = driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
+    (status,) = driver.cuFuncSetAttribute(function, attribute, shared)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ValueError(f"the driver refuses {shared} bytes of dynamic shared memory in a block: {status.name}")
+
+
+def require_gpu() -> None:
+    """Raise RuntimeError if a GPU was asked for and none can be used."""
+    if not SIMULATED and (fault := _gpu_fault()):
+        raise RuntimeError(
+            f"{selection.select().reason}, but no GPU can be used here: {fault}. "
+            f"Unset the variable, or set FA_NUMBA_DEVICE=simulator."
+        )
+
+
+_gpu_fault = functools.cache(selection.gpu_fault)
+
+
+def _to_device(array: np.ndarray) -> Any:
+    return cuda.to_device(np.ascontiguousarray(array))
+
+
+def warn_if_slow(name: str, accesses: int) -> None:
+    """Warn, before a call starts, that the simulator will need minutes for it.
+
+    Parameters
+    ----------
+    name : str
+        The function the reader called.
+    accesses : int
+        How often its kernels read or write an array element.
+    """
+    seconds = accesses * _SECONDS_PER_ACCESS
+    if SIMULATED and seconds > _SLOW_SECONDS:
+        message = f"{name} will take about {seconds / 60:.0f} minutes on the simulator. Use a smaller input, or a GPU."
+        warnings.warn(message, SlowSimulation, stacklevel=3)

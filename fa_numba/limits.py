@@ -1,0 +1,212 @@
+"""What a launch may ask for, and the check that refuses it beforehand.
+
+The limits are those of the CUDA C++ Programming Guide, section "Compute Capabilities".
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import os
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba.np.numpy_support import as_dtype
+
+STATIC_SHARED = 48 * 1024
+SIMULATED_CAPABILITY = "8.0"
+_KIB = 1024
+
+# The most shared memory a block can opt in to, by compute capability.
+_OPT_IN_SHARED = {
+    "7.5": 64 * _KIB,
+    "8.0": 163 * _KIB,
+    "8.6": 99 * _KIB,
+    "8.7": 163 * _KIB,
+    "8.9": 99 * _KIB,
+    "9.0": 227 * _KIB,
+    "10.0": 227 * _KIB,
+    "12.0": 99 * _KIB,
+}
+
+
+_REMEDIES = {
+    "grid": "Put the long axis on x, or loop in the kernel.",
+    "block": "Use smaller blocks and more of them.",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The launch limits of a device; shared memory in bytes."""
+
+    shared_per_block: int
+    threads_per_block: int = 1024
+    block: tuple[int, int, int] = (1024, 1024, 64)
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+
+
+def of_capability(capability: str) -> Limits:
+    """Return the limits of a compute capability such as ``"8.0"``; ValueError if it is not known."""
+    if capability not in _OPT_IN_SHARED:
+        raise ValueError(f"compute capability {capability!r} is not known; known are {', '.join(_OPT_IN_SHARED)}")
+    return Limits(shared_per_block=_OPT_IN_SHARED[capability])
+
+
+def simulated() -> Limits:
+    """Return the limits the simulator keeps: those of ``FA_NUMBA_SIMULATED_CC``, 8.0 if unset."""
+    return of_capability(os.environ.get("FA_NUMBA_SIMULATED_CC", SIMULATED_CAPABILITY))
+
+
+def check_launch(
+    kernel: Any, grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared: int, limits: Limits
+) -> None:
+    """Raise ValueError, with the limit, the number asked and what to change, if the hardware would refuse the launch.
+
+    Parameters
+    ----------
+    kernel
+        What ``cuda.jit`` returned.
+    grid, block
+        Blocks and threads along x, y and z.
+    dynamic_shared
+        Bytes of dynamic shared memory.
+    limits
+        Those of the device.
+    """
+    name = kernel.py_func.__name__
+    _check_whole(name, "grid", grid)
+    _check_whole(name, "block", block)
+    threads = math.prod(block)
+    if threads > limits.threads_per_block:
+        shape = "×".join(str(n) for n in block if n > 1)
+        asked = f"{shape} = {threads}" if "×" in shape else shape
+        raise ValueError(
+            f"{name} asks for {asked} threads in a block; the limit is {limits.threads_per_block}. "
+            f"Use smaller blocks and more of them."
+        )
+    bound = _launch_bound(kernel)
+    if bound is not None and threads > bound:
+        raise ValueError(
+            f"{name} asks for {threads} threads in a block; it was compiled for {bound} at most (launch_bounds). "
+            f"Use smaller blocks."
+        )
+    _check_extents(name, "grid", "blocks", grid, limits.grid)
+    _check_extents(name, "block", "threads", block, limits.block)
+    _check_shared(name, static_shared_bytes(kernel.py_func), dynamic_shared, limits)
+
+
+def check_static_shared(name: str, nbytes: int) -> None:
+    """Raise ValueError if a kernel's static shared arrays take more than any GPU allows."""
+    if nbytes > STATIC_SHARED:
+        raise ValueError(
+            f"{name} declares {nbytes} bytes of static shared memory in a block; the limit is {STATIC_SHARED} "
+            f"(48 KiB). Use a smaller tile, or dynamic shared memory: cuda.shared.array(0, dtype) and launch(..., shared=nbytes)."
+        )
+
+
+def static_shared_bytes(function: Any) -> int:
+    """Add up the static shared arrays that a kernel and its device functions declare, as far as the source tells.
+
+    Shapes are compile-time constants, so their source can be evaluated before anything is compiled or run. An array
+    whose shape cannot be evaluated is left out; the compiler or the simulator counts it when it comes to it.
+    """
+    functions = _reachable(function)
+    return sum(_declared_bytes(each) for each in functions)
+
+
+def _check_whole(name: str, what: str, extents: tuple[int, ...]) -> None:
+    for axis, extent in zip("xyz", extents):
+        if not isinstance(extent, (int, np.integer)) or isinstance(extent, bool) or extent < 1:
+            raise ValueError(f"{name} asks for a {what} of {extent!r} along {axis}; it takes a whole number, 1 or more.")
+
+
+def _check_extents(name: str, what: str, unit: str, extents: tuple[int, ...], most: tuple[int, ...]) -> None:
+    for axis, extent, limit in zip("xyz", extents, most):
+        if extent > limit:
+            raise ValueError(
+                f"{name} asks for a {what} of {extent} {unit} along {axis}; the limit is {limit}. {_REMEDIES[what]}"
+            )
+
+
+def _check_shared(name: str, static: int, dynamic: int, limits: Limits) -> None:
+    check_static_shared(name, static)
+    if dynamic < 0:
+        raise ValueError(f"{name} asks for {dynamic} bytes of dynamic shared memory; it takes 0 or more.")
+    if static + dynamic > limits.shared_per_block:
+        parts = f"{static} static + {dynamic} dynamic" if static else f"{dynamic}"
+        raise ValueError(
+            f"{name} asks for {parts} bytes of shared memory in a block; "
+            f"the limit of this device is {limits.shared_per_block}. Use smaller tiles."
+        )
+
+
+def _launch_bound(kernel: Any) -> int | None:
+    bounds = getattr(kernel, "launch_bounds", None)  # the simulator's kernel
+    if bounds is None:
+        bounds = getattr(kernel, "targetoptions", {}).get("launch_bounds")  # numba-cuda's dispatcher
+    return bounds[0] if isinstance(bounds, tuple) else bounds
+
+
+def _reachable(function: Any) -> list[Any]:
+    """Return a Python function and the jitted ones it names, each once."""
+    found: list[Any] = []
+    pending = [function]
+    while pending:
+        current = pending.pop()
+        if current in found:
+            continue
+        found.append(current)
+        names = _visible_names(current)
+        used = (names.get(name) for name in current.__code__.co_names + current.__code__.co_freevars)
+        pending += [value.py_func for value in used if hasattr(value, "py_func")]
+    return found
+
+
+def _visible_names(function: Any) -> dict[str, Any]:
+    closure = inspect.getclosurevars(function)
+    return {**function.__globals__, **closure.nonlocals}
+
+
+def _declared_bytes(function: Any) -> int:
+    names = _visible_names(function)
+    constants: dict[str, Any] = {}
+    total = 0
+    for node in ast.walk(_syntax_tree(function)):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = _evaluate(node.value, {**names, **constants})
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("shared.array"):
+            total += _array_bytes(node, {**names, **constants})
+    return total
+
+
+@functools.cache
+def _syntax_tree(function: Any) -> ast.AST:
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # made by exec, or cut out of its context
+        return ast.Module([], [])
+
+
+def _array_bytes(call: ast.Call, names: dict[str, Any]) -> int:
+    arguments = dict(zip(("shape", "dtype"), call.args)) | {keyword.arg: keyword.value for keyword in call.keywords}
+    shape = _evaluate(arguments["shape"], names)
+    dtype = _evaluate(arguments["dtype"], names)
+    if shape is None or dtype is None:
+        return 0
+    dtype = dtype if isinstance(dtype, (type, np.dtype)) else as_dtype(dtype)
+    return math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
+
+
+def _evaluate(node: ast.expr, names: dict[str, Any]) -> Any:
+    """Evaluate a constant expression; None if it needs more than the names."""
+    if any(isinstance(part, ast.Call) for part in ast.walk(node)):
+        return None
+    try:
+        return eval(compile(ast.Expression(node), "<shape>", "eval"), {"__builtins__": {}}, names)
+    except Exception:
+        return None

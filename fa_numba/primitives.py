@@ -1,0 +1,77 @@
+"""Device functions that every step shares; the only place that writes LLVM instructions.
+
+``load4`` and ``store4`` move four neighbouring elements: in one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32``
+and ``st.v4.f32``), in two for float64.
+"""
+
+from typing import Any
+
+from fa_numba.selection import SIMULATOR, select
+
+if select().device == SIMULATOR:
+
+    def load4(array: Any, index: Any) -> tuple:
+        """Return the four elements from ``index`` on.
+
+        Parameters
+        ----------
+        array : float32 or float64 array in global or shared memory
+            Consecutive in its last axis. A shared array needs ``alignment=16``.
+        index : int or tuple of int
+            The first element, at a multiple of 16 bytes.
+        """
+        return tuple(array.read_run(index, 4))
+
+    def store4(array: Any, index: Any, values: tuple) -> None:
+        """Write four elements from ``index`` on; array and index as for :func:`load4`."""
+        array.write_run(index, values)
+
+else:
+    from llvmlite import ir
+    from numba.cuda import cgutils, types
+    from numba.cuda.extending import intrinsic
+
+    _ALIGNMENT = 16
+
+    def _vector_pointer(context, builder, array_type, array, index_type, index):
+        """Return the address of an element as a pointer to a vector of four."""
+        array = context.make_array(array_type)(context, builder, array)
+        indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else [index]
+        pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=False)
+        vector = ir.VectorType(context.get_data_type(array_type.dtype), 4)
+        return builder.bitcast(pointer, vector.as_pointer()), vector
+
+    def _index_type(array, index):
+        if array.layout != "C" or array.dtype not in (types.float32, types.float64):
+            raise TypeError(f"4-wide access needs a C-contiguous float32 or float64 array, not {array}")
+        return types.UniTuple(types.intp, array.ndim) if isinstance(index, types.BaseTuple) else types.intp
+
+    @intrinsic
+    def load4(typing_context, array, index):
+        """As on the simulator, in one ``ld.v4``."""
+        signature = types.UniTuple(array.dtype, 4)(array, _index_type(array, index))
+
+        def generate(context, builder, signature, arguments):
+            array_type, index_type = signature.args
+            pointer, _ = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1])
+            vector = builder.load(pointer, align=_ALIGNMENT)
+            elements = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(4)]
+            return context.make_tuple(builder, signature.return_type, elements)
+
+        return signature, generate
+
+    @intrinsic
+    def store4(typing_context, array, index, values):
+        """As on the simulator, in one ``st.v4``."""
+        signature = types.void(array, _index_type(array, index), types.UniTuple(array.dtype, 4))
+
+        def generate(context, builder, signature, arguments):
+            array_type, index_type, _ = signature.args
+            pointer, vector_type = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1])
+            vector = ir.Constant(vector_type, ir.Undefined)
+            for i, value in enumerate(cgutils.unpack_tuple(builder, arguments[2])):
+                vector = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), i))
+            builder.store(vector, pointer, align=_ALIGNMENT)
+            return context.get_dummy_value()
+
+        return signature, generate

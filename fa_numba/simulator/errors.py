@@ -1,0 +1,37 @@
+"""The errors that stand for what a GPU does silently: each names kernel, source line and threads."""
+
+
+class KernelError(RuntimeError):
+    """A fault inside a kernel that a GPU would pass over in silence.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the launched kernel.
+    line : str
+        The source line, as ``file.py:24 (the source text)``.
+    threads : list of tuple of int
+        ``threadIdx`` of the threads concerned.
+    """
+
+    def __init__(self, message: str, *, kernel: str, line: str, threads: list[tuple[int, int, int]]):
+        super().__init__(message)
+        self.kernel = kernel
+        self.line = line
+        self.threads = threads
+
+
+class SyncError(KernelError):
+    """A barrier or warp operation that some of the threads it waits for never reach."""
+
+
+class UninitializedReadError(KernelError):
+    """A read of shared or local memory that nothing wrote."""
+
+
+class OutOfBoundsError(KernelError, IndexError):
+    """An index outside the array; a negative one too, which Numba would wrap around."""
+
+
+class MisalignedAccessError(KernelError):
+    """A 4-wide access at an address that is not a multiple of its width."""

@@ -1,0 +1,91 @@
+"""``@cuda.jit`` on the simulator: what it accepts, and the kernel it returns."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core.sigutils import is_signature
+from numba.cuda.errors import normalize_kernel_dimensions
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.kernel import FakeCUDAKernel
+
+from fa_numba import limits
+from fa_numba.simulator.arrays import KernelArray
+from fa_numba.simulator.launch import Launch
+from fa_numba.simulator.module import KernelCuda
+
+# Options that change how a GPU compiles a kernel, not what it computes.
+_COMPILER_OPTIONS = {
+    "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline", "lineinfo", "link", "lto",
+    "max_registers", "opt", "shared_memory_carveout",
+}  # fmt: skip
+
+_one_at_a_time = threading.RLock()
+_active: Launch | None = None
+
+
+def jit(func_or_sig: Any = None, *, device: bool = False, launch_bounds: Any = None, **options: Any) -> Any:
+    """Stand in for ``numba.cuda.jit``: same arguments, a :class:`SimulatedKernel` instead of a compiled one."""
+    unknown = options.keys() - _COMPILER_OPTIONS
+    if unknown:
+        raise TypeError(f"cuda.jit knows no option {', '.join(sorted(unknown))}")
+    if options.get("link"):
+        raise NotImplementedError("the simulator cannot link PTX or CUDA C++")
+    if func_or_sig is None or isinstance(func_or_sig, list) or is_signature(func_or_sig):
+        return functools.partial(SimulatedKernel, device=device, launch_bounds=launch_bounds)
+    return SimulatedKernel(func_or_sig, device=device, launch_bounds=launch_bounds)
+
+
+class SimulatedKernel(FakeCUDAKernel):
+    """A kernel or device function that runs in Python."""
+
+    def __init__(self, fn: Callable, device: bool = False, launch_bounds: Any = None):
+        super().__init__(fn, device=device)
+        self.launch_bounds = launch_bounds
+
+    def __getitem__(self, configuration: tuple) -> Callable:
+        if not 2 <= len(configuration) <= 4:
+            raise ValueError(f"write kernel[grid, block, stream, shared]; {len(configuration)} values were given")
+        grid, block = normalize_kernel_dimensions(*configuration[:2])
+        shared = configuration[3] if len(configuration) == 4 else 0
+        return functools.partial(self._launch, grid, block, shared)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run as a device function, called by the thread of a kernel."""
+        if _active is None:
+            name = self.fn.__name__
+            raise RuntimeError(f"{name} was called without a launch; write {name}[grid, block](...)")
+        _active.enter(self.fn)
+        functions = _active.thread.functions
+        functions.append(self)
+        try:
+            return self.fn(*arguments)
+        finally:
+            functions.pop()
+
+    def _launch(self, grid: tuple, block: tuple, shared: int, *arguments: Any) -> None:
+        global _active
+        name = self.fn.__name__
+        if self._device:
+            raise TypeError(f"{name} is a device function: a kernel calls it, it cannot be launched")
+        limits.check_launch(self, grid, block, shared, limits.simulated())
+        launch = Launch(name, self.fn, grid, block, shared, functools.partial(limits.check_static_shared, name))
+        with _one_at_a_time:
+            if _active is not None:
+                raise RuntimeError(f"{name} was launched from inside the kernel {_active.name}")
+            _active = launch
+            try:
+                with launch.kernel_globals(KernelCuda(launch)):
+                    launch.run([_kernel_argument(argument, launch) for argument in arguments])
+            finally:
+                _active = None
+
+
+def _kernel_argument(argument: Any, launch: Launch) -> Any:
+    if isinstance(argument, FakeCUDAArray):
+        argument = argument._ary
+    return KernelArray(argument, launch, "global") if isinstance(argument, np.ndarray) else argument

@@ -1,0 +1,320 @@
+"""Run a kernel's blocks on one OS thread: each CUDA thread is a greenlet, a barrier is a switch."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+from numba import cuda as numba_cuda
+from numba.cuda.simulator.kernelapi import Dim3
+
+from fa_numba.simulator import source, warp
+from fa_numba.simulator.arrays import POISON, KernelArray, shadow_view, unwritten
+from fa_numba.simulator.errors import SyncError
+
+BLOCK_OPS = {
+    "syncthreads": lambda values: None,
+    "syncthreads_count": lambda values: sum(bool(value) for value in values),
+    "syncthreads_and": lambda values: int(all(values)),
+    "syncthreads_or": lambda values: int(any(values)),
+}
+
+_shuffle: random.Random | None = None
+
+
+@contextlib.contextmanager
+def shuffled(seed: int) -> Iterator[None]:
+    """Run the threads of every block in an order drawn from ``seed``, anew between any two barriers."""
+    global _shuffle
+    previous, _shuffle = _shuffle, random.Random(seed)
+    try:
+        yield
+    finally:
+        _shuffle = previous
+
+
+class Waiting(NamedTuple):
+    """Where a thread waits, and what it brings."""
+
+    op: str
+    mask: int
+    value: Any
+    argument: Any
+    site: tuple
+
+
+class Thread:
+    """One CUDA thread."""
+
+    __slots__ = ("answer", "blockIdx", "functions", "greenlet", "lane", "threadIdx", "waiting", "warp")
+
+    def __init__(self, number: int, block_index: Dim3, thread_index: Dim3):
+        self.blockIdx = block_index
+        self.threadIdx = thread_index
+        self.warp, self.lane = divmod(number, warp.WARP_SIZE)
+        self.functions = [None]  # the device functions it is inside, innermost last
+        self.greenlet = None
+        self.waiting = None
+        self.answer = None
+
+    @property
+    def finished(self) -> bool:
+        return self.greenlet.dead
+
+
+class Launch:
+    """One kernel launch: its blocks one after another, the threads of a block in turns.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name, for messages.
+    function : callable
+        The kernel's Python function.
+    grid, block : tuple of int
+        Three numbers each.
+    dynamic_shared : int
+        Bytes of dynamic shared memory.
+    check_shared : callable
+        Called with the bytes of static shared memory in use whenever a block takes more; raises if there are too many.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        dynamic_shared: int,
+        check_shared: Callable[[int], None],
+    ):
+        self.name = name
+        self.function = function
+        self.grid = grid
+        self.block = block
+        self.dynamic_shared = dynamic_shared
+        self.check_shared = check_shared
+        self.thread: Thread | None = None  # the one that runs now
+        self._threads: list[Thread] = []
+        self._scheduler: greenlet | None = None
+        self._shared: dict[tuple, KernelArray] = {}
+        self._static_shared = 0
+        self._dynamic_memory: tuple[np.ndarray, np.ndarray] | None = None
+        self._swapped: dict[int, tuple[dict, list[str]]] = {}
+        self._cuda: Any = None
+
+    # -- globals ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def kernel_globals(self, cuda: Any) -> Iterator[None]:
+        """Let the name ``cuda`` mean the kernel's view of it, in every module whose functions this launch enters."""
+        self._cuda = cuda
+        try:
+            yield
+        finally:
+            for names, aliases in self._swapped.values():
+                names.update(dict.fromkeys(aliases, numba_cuda))
+            self._swapped.clear()
+
+    def enter(self, function: Callable) -> None:
+        """Swap ``cuda`` in the function's module, once per launch."""
+        names = function.__globals__
+        if id(names) in self._swapped:
+            return
+        aliases = [name for name, value in names.items() if value is numba_cuda]
+        self._swapped[id(names)] = (names, aliases)
+        names.update(dict.fromkeys(aliases, self._cuda))
+
+    # -- scheduling ---------------------------------------------------------------------------------------------
+
+    def run(self, arguments: list[Any]) -> None:
+        """Run every block."""
+        self.enter(self.function)
+        for x, y, z in np.ndindex(*self.grid):
+            self._run_block(Dim3(x, y, z), arguments)
+
+    def _run_block(self, block_index: Dim3, arguments: list[Any]) -> None:
+        self._shared.clear()
+        self._static_shared = 0
+        self._dynamic_memory = None
+        self._scheduler = getcurrent()
+        self._threads = [Thread(number, block_index, index) for number, index in enumerate(self._thread_indices())]
+        try:
+            runnable = self._threads
+            while runnable:
+                self._advance(runnable, arguments)
+                runnable = self._release()
+        finally:
+            for thread in self._threads:
+                if thread.greenlet is not None and not thread.finished:
+                    thread.greenlet.throw()
+
+    def _thread_indices(self) -> Iterator[Dim3]:
+        x_size, y_size, z_size = self.block
+        return (Dim3(x, y, z) for z in range(z_size) for y in range(y_size) for x in range(x_size))
+
+    def _advance(self, threads: list[Thread], arguments: list[Any]) -> None:
+        """Let each of the threads run until it waits or returns."""
+        order = threads if _shuffle is None else _shuffle.sample(threads, len(threads))
+        for thread in order:
+            self.thread = thread
+            thread.waiting = None
+            if thread.greenlet is None:
+                thread.greenlet = greenlet(self._thread_body)
+            thread.greenlet.switch(arguments)
+
+    def _thread_body(self, arguments: list[Any]) -> None:
+        with np.errstate(all="ignore"):  # a greenlet does not inherit it; a GPU gives inf and NaN without a word
+            try:
+                self.function(*arguments)
+            except Exception as error:
+                raise self._with_place(error) from None
+
+    def wait(self, op: str, mask: int = warp.FULL_MASK, value: Any = None, argument: Any = None) -> Any:
+        """Called by a thread: wait for the others, return what the operation gives this thread."""
+        thread = self.thread
+        thread.waiting = Waiting(op, mask, value, argument, _call_site())
+        self._scheduler.switch()
+        return thread.answer
+
+    def _release(self) -> list[Thread]:
+        """Return the threads that may go on; none if all have returned. Raises SyncError if they wait for ever."""
+        waiting = [thread for thread in self._threads if thread.waiting is not None]
+        released = self._release_warps(waiting)
+        if not released and waiting:
+            self._release_block(waiting)
+            released = waiting
+        return released
+
+    def _release_warps(self, waiting: list[Thread]) -> list[Thread]:
+        groups: dict[tuple, list[Thread]] = {}
+        for thread in waiting:
+            op, mask, _, _, site = thread.waiting
+            if op not in BLOCK_OPS:
+                # Lanes meet in an operation from anywhere in the code; activemask asks which of them came to one place.
+                place = site if op == "activemask" else ()
+                groups.setdefault((thread.warp, op, mask, place), []).append(thread)
+        released = []
+        for (number, op, mask, _), group in groups.items():
+            if op == "activemask" or len(group) == len(self._lanes(number, mask)):
+                for thread, answer in zip(group, warp.results(op, group)):
+                    thread.answer = answer
+                released += group
+        return released
+
+    def _lanes(self, number: int, mask: int) -> list[Thread]:
+        """Return the threads of a warp that the mask names. Lanes past the end of the block do not exist."""
+        lanes = self._threads[number * warp.WARP_SIZE : (number + 1) * warp.WARP_SIZE]
+        return [thread for thread in lanes if mask >> thread.lane & 1]
+
+    def _release_block(self, waiting: list[Thread]) -> None:
+        first = waiting[0].waiting
+        together = [thread for thread in waiting if thread.waiting.op == first.op and thread.waiting.site == first.site]
+        if len(together) < len(self._threads) or first.op not in BLOCK_OPS:
+            raise self._stuck(waiting)
+        answer = BLOCK_OPS[first.op]([thread.waiting.value for thread in waiting])
+        for thread in waiting:
+            thread.answer = answer
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def shared_array(self, site: tuple, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
+        """Return the block's static shared array that was declared at a place in the source."""
+        key = (self.thread.functions[-1], *site)
+        if key not in self._shared:
+            self._static_shared += count * dtype.itemsize
+            self.check_shared(self._static_shared)
+            self._shared[key] = self._new_array(count, shape, dtype, "shared", alignment)
+        return self._shared[key]
+
+    def dynamic_shared_array(self, dtype: np.dtype) -> KernelArray:
+        """Return all dynamic shared memory as elements of a type; such arrays alias one another."""
+        if self._dynamic_memory is None:
+            raw = np.full(self.dynamic_shared, POISON, np.uint8)
+            self._dynamic_memory = raw, np.zeros_like(raw)
+        whole = self.dynamic_shared // dtype.itemsize * dtype.itemsize
+        raw, written = (memory[:whole] for memory in self._dynamic_memory)
+        return KernelArray(raw.view(dtype), self, "shared", shadow_view(written, dtype))
+
+    def local_array(self, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
+        """Return a new array of the running thread's own."""
+        return self._new_array(count, shape, dtype, "local", alignment)
+
+    def _new_array(self, count: int, shape: Any, dtype: np.dtype, space: str, alignment: int) -> KernelArray:
+        data, shadow = unwritten(count, dtype)
+        shadow = None if shadow is None else shadow.reshape(shape)
+        return KernelArray(data.reshape(shape), self, space, shadow, alignment)
+
+    # -- errors -------------------------------------------------------------------------------------------------
+
+    def thread_error(self, kind: type, what: str, line: str) -> Exception:
+        """Make an error about the thread that runs now."""
+        message = f"{self._place(line)} {what}"
+        return kind(message, kernel=self.name, line=line, threads=[tuple(self.thread.threadIdx)])
+
+    def _place(self, line: str) -> str:
+        thread, block = tuple(self.thread.threadIdx), tuple(self.thread.blockIdx)
+        return f"{self.name}, {line}: thread {thread} of block {block}"
+
+    def _with_place(self, error: Exception) -> Exception:
+        """Add kernel, line and thread to an exception that the kernel's code raised, keeping its type."""
+        if hasattr(error, "kernel"):
+            return error
+        traceback = error.__traceback__
+        where = self._place(source.raising_line(traceback))
+        try:
+            placed = type(error)(f"{where}: {error}")
+        except TypeError:  # an exception class that takes other arguments
+            placed = RuntimeError(f"{where}: {type(error).__name__}: {error}")
+        return placed.with_traceback(traceback)
+
+    def _stuck(self, waiting: list[Thread]) -> SyncError:
+        first = min(waiting, key=lambda thread: thread.waiting.op in BLOCK_OPS)  # a warp operation explains more
+        op, mask, _, _, site = first.waiting
+        if op in BLOCK_OPS:
+            expected = self._threads
+            here = [thread for thread in waiting if thread.waiting.op == op and thread.waiting.site == site]
+            group = f"the block's {len(expected)} threads"
+        else:
+            expected = self._lanes(first.warp, mask)
+            here = [thread for thread in waiting if thread.warp == first.warp and thread.waiting[:2] == (op, mask)]
+            group = f"the {len(expected)} threads that mask 0x{mask:08x} names in warp {first.warp}"
+        missing = [thread for thread in expected if thread not in here]
+        line = source.line_of(source.kernel_frame(first.greenlet.gr_frame))
+        message = (
+            f"{self.name}, {line}: cuda.{op} in block {tuple(first.blockIdx)} waits for {group}, "
+            f"but {len(missing)} never reach it: {self._whereabouts(missing)}"
+        )
+        return SyncError(message, kernel=self.name, line=line, threads=[tuple(thread.threadIdx) for thread in missing])
+
+    def _whereabouts(self, threads: list[Thread]) -> str:
+        places: dict[str, list[str]] = {}
+        for thread in threads:
+            places.setdefault(self._whereabout(thread), []).append(str(tuple(thread.threadIdx)))
+        return "; ".join(f"{_some(names)} {place}" for place, names in places.items())
+
+    def _whereabout(self, thread: Thread) -> str:
+        if thread.finished:
+            return "already returned"
+        return f"in cuda.{thread.waiting.op} at {source.line_of(source.kernel_frame(thread.greenlet.gr_frame))}"
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    """Name the first few."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _call_site() -> tuple:
+    """Identify the place of a call in the kernel, through the device functions around it."""
+    frame = source.kernel_frame(sys._getframe(2))
+    site = []
+    while frame is not None and frame.f_code is not Launch._thread_body.__code__:
+        site += [frame.f_code, frame.f_lasti]
+        frame = frame.f_back
+    return tuple(site)
