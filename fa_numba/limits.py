@@ -105,7 +105,8 @@ def check_static_shared(name: str, nbytes: int) -> None:
     if nbytes > STATIC_SHARED:
         raise ValueError(
             f"{name} declares {nbytes} bytes of static shared memory in a block; the limit is {STATIC_SHARED} "
-            f"(48 KiB). Use a smaller tile, or dynamic shared memory: cuda.shared.array(0, dtype) and launch(..., shared=nbytes)."
+            f"(48 KiB). Use a smaller tile, or dynamic shared memory: cuda.shared.array(0, dtype) and "
+            f"launch(..., shared=nbytes)."
         )
 
 
@@ -122,7 +123,7 @@ def static_shared_bytes(function: Any) -> int:
 def _check_whole(name: str, what: str, extents: tuple[int, ...]) -> None:
     for axis, extent in zip("xyz", extents):
         if not isinstance(extent, (int, np.integer)) or isinstance(extent, bool) or extent < 1:
-            raise ValueError(f"{name} asks for a {what} of {extent!r} along {axis}; it takes a whole number, 1 or more.")
+            raise ValueError(f"{name} asks for a {what} of {extent!r} along {axis}; it must be a whole number above 0.")
 
 
 def _check_extents(name: str, what: str, unit: str, extents: tuple[int, ...], most: tuple[int, ...]) -> None:

@@ -46,8 +46,9 @@ def select() -> Selection:
         _set_numba_mode(chosen.device)
     elif imported != chosen.device:
         raise RuntimeError(
-            f"numba.cuda was imported before fa_numba, in {imported} mode, but {chosen.reason}. Restart Python and import "
-            f"fa_numba first, or set NUMBA_ENABLE_CUDASIM={int(chosen.device == SIMULATOR)} before Python starts."
+            f"numba.cuda was imported before fa_numba, in {imported} mode, but {chosen.reason}. "
+            f"Restart Python and import fa_numba first, or set NUMBA_ENABLE_CUDASIM={int(chosen.device == SIMULATOR)} "
+            f"before Python starts."
         )
     return chosen
 

@@ -10,7 +10,8 @@ import pytest
 
 from fa_numba import device
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 
 simulator_only = pytest.mark.skipif(not device.SIMULATED, reason="about the simulator")
 gpu_only = pytest.mark.skipif(device.SIMULATED, reason="needs a GPU")
@@ -21,9 +22,17 @@ def rng():
     return np.random.default_rng(20)
 
 
+def is_bundled() -> bool:
+    """Say whether ``numba.cuda`` is the one bundled in numba."""
+    from numba import cuda  # after fa_numba has chosen its mode
+
+    return cuda.implementation == "Built-in"
+
+
 def run_python(source: str, **environment: str | None) -> subprocess.CompletedProcess:
     """Run Python code in a process of its own; an environment variable given as None is unset."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    variables = {name: value for name, value in variables.items() if value is not None}
-    command = [sys.executable, "-c", source]
+    changed = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS))), **environment}
+    variables = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    hide = "import bundled\n" if is_bundled() else ""
+    command = [sys.executable, "-c", hide + source]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, cwd=ROOT)

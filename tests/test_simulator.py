@@ -1,7 +1,7 @@
-"""The simulator: what it computes, what it accepts, and what it refuses. Kernels stand here so that errors name this file."""
+"""The simulator: what it computes, what it accepts, and what it refuses."""
 
 import math
-import time
+import threading
 import warnings
 
 import numpy as np
@@ -14,7 +14,6 @@ from fa_numba import device, selection
 if device.SIMULATED:
     from fa_numba import simulator
     from fa_numba.simulator import (
-        MisalignedAccessError,
         OutOfBoundsError,
         SyncError,
         UninitializedReadError,
@@ -53,15 +52,21 @@ def test_barriers_order_the_threads_of_a_block():
     np.testing.assert_array_equal(y, np.roll(x, -5))
 
 
-def test_forty_barriers_of_256_threads_take_a_tenth_of_a_second():
-    """A bound of the design, not a benchmark: the stock simulator takes 1.8 s. The best of three, as others may compute too."""
-    x = np.zeros(256, np.float32)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run(rotate_kernel, 256, x, x, 20)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.1
+os_threads = set()
+
+
+@cuda.jit
+def os_thread_kernel():
+    os_threads.add(threading.get_ident())
+    cuda.syncthreads()
+    os_threads.add(threading.get_ident())
+
+
+def test_a_block_runs_on_one_os_thread():
+    """The stock simulator starts one for each CUDA thread, and a barrier costs it a hundred times as much."""
+    os_threads.clear()
+    run(os_thread_kernel, 256)
+    assert os_threads == {threading.get_ident()}
 
 
 @cuda.jit
@@ -410,7 +415,7 @@ def barrier_or_shuffle_kernel(x):
 def test_a_shuffle_that_a_lane_never_reaches():
     with pytest.raises(
         SyncError,
-        match=r"cuda.shfl_down_sync .* mask 0xffffffff names in warp 0, but 1 never reach it: \(3, 0, 0\) in cuda.syncthreads",
+        match=r"shfl_down_sync .* names in warp 0, but 1 never reach it: \(3, 0, 0\) in cuda.syncthreads",
     ) as caught:
         run(barrier_or_shuffle_kernel, 32, np.zeros(32, np.float32))
     assert caught.value.threads == [(3, 0, 0)]
@@ -682,7 +687,7 @@ def store_kernel(x):
 def test_read_only_arguments_are_not_written():
     x = np.zeros(1)
     x.flags.writeable = False
-    with pytest.raises(ValueError, match="store_kernel, .*read-only"):
+    with pytest.raises(ValueError, match=r"store_kernel, .*read-only"):
         run(store_kernel, 1, x)
 
 
@@ -691,6 +696,30 @@ def quiet_kernel(x, out):
     out[0] = x[0] * x[0]
     out[1] = x[1] / x[1]
     out[2] = x[2] - x[2]
+
+
+@cuda.jit
+def precision_kernel(x, out):
+    total = float32(0)
+    for i in range(x.size):
+        total += math.exp(x[i])
+    out[0] = total
+    out[1] = math.pow(x[0], 2.0) if x[0] > 0 else 0
+    out[2] = math.sqrt(2) * float32(1)
+
+
+def test_math_keeps_the_precision_of_its_argument():
+    """As compiled: a float64 kernel goes on in float64 from a float32 zero; exp of a float32 is a float32."""
+    x = np.linspace(-1, 1, 50)
+    out = np.zeros(3)
+    run(precision_kernel, 1, x, out)
+    assert abs(out[0] - np.exp(x).sum()) < 1e-12
+    assert out[2] == math.sqrt(2)
+    run(precision_kernel, 1, x.astype(np.float32), out)
+    assert out[0] == np.float32(out[0])
+    run(precision_kernel, 1, np.full(1, 0.1, np.float32), out)
+    assert out[1] != np.float32(out[1])  # the literal 2.0 is a float64
+    assert math.exp(np.float32(0)) == 1 and type(math.exp(np.float32(0))) is float  # outside nothing has changed
 
 
 def test_numpy_does_not_warn_where_a_gpu_is_silent():

@@ -16,6 +16,7 @@ from numba.cuda.simulator.kernelapi import Dim3
 from fa_numba.simulator import source, warp
 from fa_numba.simulator.arrays import POISON, KernelArray, shadow_view, unwritten
 from fa_numba.simulator.errors import SyncError
+from fa_numba.simulator.mathematics import KernelMath
 
 BLOCK_OPS = {
     "syncthreads": lambda values: None,
@@ -24,6 +25,7 @@ BLOCK_OPS = {
     "syncthreads_or": lambda values: int(any(values)),
 }
 
+_kernel_math = KernelMath()
 _shuffle: random.Random | None = None
 
 
@@ -105,30 +107,30 @@ class Launch:
         self._shared: dict[tuple, KernelArray] = {}
         self._static_shared = 0
         self._dynamic_memory: tuple[np.ndarray, np.ndarray] | None = None
-        self._swapped: dict[int, tuple[dict, list[str]]] = {}
-        self._cuda: Any = None
+        self._swapped: dict[int, tuple[dict, dict]] = {}
+        self._stand_ins: dict[int, Any] = {}
 
     # -- globals ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def kernel_globals(self, cuda: Any) -> Iterator[None]:
-        """Let the name ``cuda`` mean the kernel's view of it, in every module whose functions this launch enters."""
-        self._cuda = cuda
+        """Let ``cuda`` and ``math`` mean what they mean in a kernel, wherever this launch runs code."""
+        self._stand_ins = {id(numba_cuda): cuda, **_kernel_math.stand_ins()}
         try:
             yield
         finally:
-            for names, aliases in self._swapped.values():
-                names.update(dict.fromkeys(aliases, numba_cuda))
+            for names, originals in self._swapped.values():
+                names.update(originals)
             self._swapped.clear()
 
     def enter(self, function: Callable) -> None:
-        """Swap ``cuda`` in the function's module, once per launch."""
+        """Swap ``cuda`` and ``math`` in the globals of a function's module, once per launch."""
         names = function.__globals__
         if id(names) in self._swapped:
             return
-        aliases = [name for name, value in names.items() if value is numba_cuda]
-        self._swapped[id(names)] = (names, aliases)
-        names.update(dict.fromkeys(aliases, self._cuda))
+        originals = {name: value for name, value in names.items() if id(value) in self._stand_ins}
+        self._swapped[id(names)] = (names, originals)
+        names.update({name: self._stand_ins[id(value)] for name, value in originals.items()})
 
     # -- scheduling ---------------------------------------------------------------------------------------------
 

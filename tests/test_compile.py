@@ -1,0 +1,118 @@
+"""The compiler as a test: every kernel for every architecture, without a GPU (NVVM to PTX, then ptxas)."""
+
+import json
+import sys
+
+import compiler
+import pytest
+from conftest import is_bundled, run_python
+
+from fa_numba import limits
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "darwin", reason="NVIDIA has no compiler for macOS"),
+    pytest.mark.skipif(is_bundled(), reason="needs numba-cuda"),
+]
+
+
+@pytest.fixture(scope="module")
+def reports():
+    assert compiler.ptxas_path(), "ptxas is missing: pip install nvidia-cuda-nvcc"
+    finished = run_python(
+        "import runpy; runpy.run_module('compiler', run_name='__main__')",
+        FA_NUMBA_DEVICE="gpu",
+        NUMBA_ENABLE_CUDASIM=None,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return [compiler.Report(**each) for each in json.loads(finished.stdout)]
+
+
+def test_every_form_was_compiled_for_every_architecture(reports):
+    assert len({report.form for report in reports}) == 4
+    assert {report.architecture for report in reports} == set(compiler.ARCHITECTURES)
+    assert len(reports) == 4 * len(compiler.ARCHITECTURES)
+    assert all(report.registers > 0 for report in reports)
+
+
+def test_float32_kernels_compute_in_float32(reports):
+    """CASES C30: a bare 0.0 becomes float64 on a GPU, and no result shows it."""
+    assert {report.form: report.float64 for report in reports if "float32" in report.form and report.float64} == {}
+
+
+def test_float64_kernels_are_told_apart(reports):
+    assert all(
+        any("f64" in each for each in report.float64) for report in reports if report.form == "naive_softmax float64"
+    )
+
+
+def test_no_local_memory_and_no_spills(reports):
+    assert {report.form: report.local for report in reports if report.local or report.stack or report.spilled} == {}
+
+
+def test_static_shared_memory_fits(reports):
+    assert all(report.shared <= limits.STATIC_SHARED for report in reports)
+
+
+FAULTY = """
+import json, sys
+import compiler
+from dataclasses import asdict
+from numba import cuda, float32, float64, int32, types
+
+@cuda.jit
+def float64_kernel(x):
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i]
+    x[0] = total
+
+@cuda.jit
+def local_kernel(x):
+    own = cuda.local.array(64, float32)
+    for i in range(64):
+        own[int32(x[i])] = x[i]
+    x[0] = own[int32(x[1])]
+
+@cuda.jit
+def shared_kernel(x):
+    tile = cuda.shared.array(1000, float32)
+    tile[cuda.threadIdx.x] = x[0]
+    cuda.syncthreads()
+    x[0] = tile[31 - cuda.threadIdx.x]
+
+vector = types.Array(float32, 1, "C")
+kernels = [float64_kernel, local_kernel, shared_kernel]
+json.dump([asdict(compiler.compile_form("", kernel, (vector,), "8.0")) for kernel in kernels], sys.stdout)
+"""
+
+
+def test_the_machinery_sees_what_it_looks_for():
+    finished = run_python(FAULTY, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
+    assert finished.returncode == 0, finished.stderr
+    float64, local, shared = [compiler.Report(**each) for each in json.loads(finished.stdout)]
+    assert any(each.startswith("add") for each in float64.float64)
+    assert local.local
+    assert local.stack >= 256
+    assert shared.shared == 4000
+
+
+def test_4_wide_accesses_are_one_instruction():
+    source = """
+import re
+from numba import cuda, float32, types
+from fa_numba.primitives import load4, store4
+
+@cuda.jit
+def copy4_kernel(x, y):
+    tile = cuda.shared.array(128, float32, alignment=16)
+    t = 4 * cuda.threadIdx.x
+    store4(tile, t, load4(x, (0, t)))
+    cuda.syncthreads()
+    store4(y, (0, t), load4(tile, 124 - t))
+
+matrix = types.Array(float32, 2, "C")
+ptx, _ = cuda.compile_ptx(copy4_kernel.py_func, types.void(matrix, matrix), cc=(8, 0))
+print(*re.findall(r"(?:ld|st)\\.(?:global|shared)\\S*", ptx))
+"""
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
+    assert finished.stdout.split() == ["ld.global.v4.f32", "st.shared.v4.f32", "ld.shared.v4.f32", "st.global.v4.f32"]

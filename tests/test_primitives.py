@@ -1,0 +1,90 @@
+"""4-wide loads and stores, on GPU and simulator."""
+
+import numpy as np
+import pytest
+from conftest import simulator_only
+from numba import cuda, float32
+
+from fa_numba import device
+from fa_numba.primitives import load4, store4
+
+if device.SIMULATED:
+    from fa_numba.simulator import MisalignedAccessError, OutOfBoundsError, UninitializedReadError
+
+
+@cuda.jit
+def reverse_fours_kernel(x, y):
+    """Reverse the groups of four in a row, through shared memory."""
+    tile = cuda.shared.array(128, float32, alignment=16)
+    i = cuda.blockIdx.x
+    t = 4 * cuda.threadIdx.x
+    store4(tile, t, load4(x, (i, t)))
+    cuda.syncthreads()
+    a = load4(tile, x.shape[1] - 4 - t)
+    store4(y, (i, t), (a[0], a[1], a[2], a[3]))
+
+
+@cuda.jit
+def double_kernel(x, y):
+    i = 4 * cuda.grid(1)
+    a = load4(x, i)
+    store4(y, i, (a[0] + a[0], a[1] + a[1], a[2] + a[2], a[3] + a[3]))
+
+
+def test_four_elements_move_together(rng):
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    y = np.zeros_like(x)
+    device.launch(reverse_fours_kernel, 3, 16, x, y)
+    np.testing.assert_array_equal(y, x.reshape(3, 16, 4)[:, ::-1].reshape(3, 64))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_precisions(rng, dtype):
+    x = rng.standard_normal(64).astype(dtype)
+    y = np.zeros_like(x)
+    device.launch(double_kernel, 2, 8, x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+@cuda.jit
+def load_at_kernel(x, y, start):
+    a = load4(x, start)
+    y[0] = a[0]
+
+
+@simulator_only
+@pytest.mark.parametrize("start", [1, 2, 3, 5])
+def test_misaligned_accesses_are_errors(start):
+    with pytest.raises(
+        MisalignedAccessError, match=rf"load_at_kernel, test_primitives.py:\d+ .* 4-wide access at \[{start}\]"
+    ):
+        device.launch(load_at_kernel, 1, 1, np.zeros(16, np.float32), np.zeros(1, np.float32), start)
+
+
+@simulator_only
+@pytest.mark.parametrize("start", [-4, 16, 14])
+def test_accesses_outside_are_errors(start):
+    with pytest.raises(OutOfBoundsError, match="load_at_kernel"):
+        device.launch(load_at_kernel, 1, 1, np.zeros(16, np.float32), np.zeros(1, np.float32), start)
+
+
+@cuda.jit
+def unaligned_tile_kernel(y):
+    tile = cuda.shared.array(8, float32)
+    store4(tile, 4, (y[0], y[0], y[0], y[0]))
+
+
+@cuda.jit
+def half_written_kernel(y):
+    tile = cuda.shared.array(8, float32, alignment=16)
+    for i in range(3):
+        tile[i] = y[0]
+    y[0] = load4(tile, 0)[0]
+
+
+@simulator_only
+def test_shared_tiles_must_be_aligned_and_written():
+    with pytest.raises(MisalignedAccessError, match="unaligned_tile_kernel"):
+        device.launch(unaligned_tile_kernel, 1, 1, np.zeros(1, np.float32))
+    with pytest.raises(UninitializedReadError, match=r"half_written_kernel.*not all of them written"):
+        device.launch(half_written_kernel, 1, 1, np.zeros(1, np.float32))
