@@ -202,7 +202,8 @@ def _stream_of(source: Any, array: Any) -> Any:
     """Return the stream a device array is produced on. PyTorch does not state it: there it is the current one."""
     if type(source).__module__.partition(".")[0] == "torch":
         torch = sys.modules["torch"]
-        return cuda.external_stream(torch.cuda.current_stream(source.device).cuda_stream)
+        pointer = torch.cuda.current_stream(source.device).cuda_stream
+        return cuda.external_stream(pointer) if pointer else 0
     return array.stream
 
 
@@ -210,14 +211,18 @@ def _common_stream(streams: list[Any]) -> Any:
     """Return one of the streams, made to wait for the others."""
     if SIMULATED:
         return 0
-    distinct = {int(stream): stream for stream in streams}
+    distinct = {_handle(stream): stream for stream in streams}
     chosen = next((stream for handle, stream in distinct.items() if handle), 0)
     for handle, stream in distinct.items():
-        if handle != int(chosen):
+        if handle != _handle(chosen):
             event = cuda.event(timing=False)
             event.record(stream)
             event.wait(chosen)
     return chosen
+
+
+def _handle(stream: Any) -> int:
+    return 0 if stream == 0 else int(stream.handle)
 
 
 def _common_device(inputs: dict[str, Any]) -> int:

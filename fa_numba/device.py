@@ -119,8 +119,8 @@ def _allow_shared(compiled: Any, shared: int) -> None:
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    function = driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
-    (status,) = driver.cuFuncSetAttribute(function, attribute, shared)
+    handle = compiled._codelibrary.get_cufunc().handle
+    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(cuda.get_current_device().id))
     if status != driver.CUresult.CUDA_SUCCESS:
         raise ValueError(f"the driver refuses {shared} bytes of dynamic shared memory in a block: {status.name}")
 

@@ -31,7 +31,8 @@ def is_bundled() -> bool:
 
 def run_python(source: str, **environment: str | None) -> subprocess.CompletedProcess:
     """Run Python code in a process of its own; an environment variable given as None is unset."""
-    changed = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS))), **environment}
+    path = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    changed = {"PYTHONPATH": path, **environment}
     variables = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     hide = "import bundled\n" if is_bundled() else ""
     command = [sys.executable, "-c", hide + source]

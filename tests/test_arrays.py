@@ -49,7 +49,7 @@ def test_any_strides_on_the_host(x, view):
 
 
 DEVICE_VIEWS = {
-    "last axis strided": lambda d: d[..., ::2],
+    "last axis strided": lambda d: d[:, :, ::2],
     "rows strided": lambda d: d[::2],
     "inner slice": lambda d: d[1:5, 1:3, 3:8],
     "one row": lambda d: d[2, 1],

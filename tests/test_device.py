@@ -192,16 +192,19 @@ def test_a_block_too_large_for_the_registers_of_a_kernel():
 
     @cuda.jit
     def hungry_kernel(x):
-        own = cuda.local.array(200, float32)
-        for i in range(200):
-            own[i] = x[i]
-        for _ in range(10):
-            for i in range(200):
-                own[i] = own[i] * own[(i + 7) % 200] + x[i]
-        for i in range(200):
-            x[i] = own[i]
+        products = cuda.local.array((12, 12), float32)
+        for i in range(12):
+            for j in range(12):
+                products[i, j] = float32(0)
+        for k in range(x.shape[0]):
+            for i in range(12):
+                for j in range(12):
+                    products[i, j] += x[k, i] * x[k, 12 + j]
+        for i in range(12):
+            for j in range(12):
+                x[i, j] = products[i, j]
 
-    x = np.zeros(200, np.float32)
+    x = np.zeros((24, 24), np.float32)
     with pytest.raises(ValueError, match=r"hungry_kernel asks for 1024 threads .* limit is \d+, since each"):
         launch(hungry_kernel, 1, 1024, x)
 
