@@ -1,0 +1,56 @@
+# make run: set up .venv, execute the notebooks in order, leave them with HTML pages in build/
+# make test: the same, then lint, every test on every supported simulator, and the notebooks cell by cell (nbval)
+# make notebooks: execute the notebooks and keep the results, before a commit that touches them
+
+PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$name -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$name && break; done)
+BIN := .venv/bin
+FLOORS := .venv-floors/bin
+PYTEST_OPTIONS := -n auto --maxprocesses 4
+NO_VENV := "Python's venv module is incomplete here; on Debian and Ubuntu: apt install python3-venv"
+
+.PHONY: run test lint notebooks clean
+
+run: .venv/installed
+	$(BIN)/fa-numba run --output build
+	@echo "Open build/01_naive_softmax.html in a browser."
+
+test: run lint .venv-floors/installed
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
+	@echo "== the simulator inside numba, as on macOS"
+	FA_NUMBA_DEVICE=simulator $(BIN)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
+	@echo "== the lowest supported versions, and the simulator inside the lowest numba"
+	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest $(PYTEST_OPTIONS) tests
+	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
+	@echo "== the notebooks, cell by cell"
+	$(BIN)/python -m pytest --nbval --nbval-current-env $(PYTEST_OPTIONS) --dist loadscope notebooks
+
+lint: .venv/tests-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+notebooks: run
+	cp build/*.ipynb notebooks/
+
+clean:
+	rm -rf .venv .venv-floors build
+
+.venv/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "fa_numba needs Python 3.10 to 3.13; none was found"; exit 1; }
+	$(PYTHON) -m venv .venv || { echo $(NO_VENV); rm -rf .venv; exit 1; }
+	@echo "Installing into .venv; this takes a few minutes the first time."
+	@extra=$$($(PYTHON) fa_numba/selection.py); \
+		echo "CUDA packages: $${extra:-none, as there is no NVIDIA driver}"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$${extra:+[$$extra]}"
+	@$(BIN)/python -c "import matplotlib.font_manager"  # builds the font cache, which would warn in a notebook
+	@touch $@
+
+.venv/tests-installed: .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	@touch $@
+
+.venv-floors/installed: pyproject.toml tests/floors.txt .venv/tests-installed
+	$(PYTHON) -m venv .venv-floors
+	@$(FLOORS)/python -m pip install --quiet --disable-pip-version-check --constraint tests/floors.txt --editable ".[test]"
+	@$(FLOORS)/python -c "import matplotlib.font_manager"
+	@touch $@

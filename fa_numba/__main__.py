@@ -1,0 +1,50 @@
+"""The ``fa-numba`` command."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from fa_numba import __version__
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    options = _parser().parse_args(arguments)
+    return options.action(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fa-numba", description="FlashAttention, step by step, in Numba CUDA.")
+    parser.add_argument("--version", action="version", version=f"fa_numba {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    about = "say what this machine has: device, versions, limits, and whether a kernel runs"
+    doctor = commands.add_parser("doctor", help=about, description=f"fa-numba doctor: {about}.")
+    doctor.set_defaults(action=_doctor)
+
+    about = "execute the notebooks in order; write executed copies and HTML to a folder"
+    run = commands.add_parser("run", help=about, description=f"fa-numba run: {about}.")
+    run.add_argument("notebooks", nargs="*", type=Path, help="notebooks to execute (default: the whole series)")
+    run.add_argument("--output", type=Path, default=Path("build"), help="the folder to write to (default: build)")
+    run.set_defaults(action=_run)
+    return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from fa_numba import doctor
+
+    return 0 if doctor.report() else 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    from fa_numba import runner  # Jupyter's packages take a while to import
+
+    try:
+        return runner.run(options.notebooks or runner.find_notebooks(), options.output)
+    except runner.CannotRun as problem:
+        print(f"fa-numba run: {problem}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

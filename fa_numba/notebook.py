@@ -1,0 +1,52 @@
+"""What the notebooks call besides the kernels: where this runs, a kernel's source, and a check with a verdict."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+from IPython.display import Markdown, display
+
+from fa_numba import device
+
+
+def where() -> None:
+    """Print which device this notebook runs on."""
+    print(f"Running on {device.describe()}.")
+
+
+def show(function: Any) -> None:
+    """Show the source of a kernel or function, as it was imported.
+
+    Parameters
+    ----------
+    function
+        A Python function or what ``cuda.jit`` returned.
+    """
+    source = inspect.getsource(getattr(function, "py_func", function))
+    display(Markdown(f"```python\n{source}```"))
+
+
+def check(what: str, result: Any, truth: Any, within: float) -> None:
+    """Print PASS if a result is as close to the truth as it should be; raise AssertionError with the error otherwise.
+
+    Parameters
+    ----------
+    what : str
+        What is checked, in words.
+    result : array
+        On the host or the device.
+    truth : numpy.ndarray
+        In float64.
+    within : float
+        The largest absolute error allowed. NaN must stand where the truth has it, and nowhere else.
+    """
+    result = result.copy_to_host() if hasattr(result, "copy_to_host") else np.asarray(result)
+    if result.shape != np.shape(truth):
+        raise AssertionError(f"{what}: the shape is {result.shape}, not {np.shape(truth)}")
+    unknown = np.isnan(truth)
+    if not np.array_equal(np.isnan(result), unknown):
+        raise AssertionError(f"{what}: NaN stands in other places than in float64")
+    error = np.abs(result - truth)[~unknown].max(initial=0.0)
+    if error > within:
+        raise AssertionError(f"{what}: off by {error:.3g} from float64, and {within:g} is allowed")
+    print(f"PASS  {what}  within {within:g} of float64")

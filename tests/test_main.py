@@ -1,0 +1,162 @@
+"""The command: what it prints, what it writes, and how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from conftest import ROOT, is_bundled, run_python, simulator_only
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from fa_numba import __version__
+from fa_numba.__main__ import main
+
+
+@pytest.fixture
+def write_notebook(tmp_path):
+    def write(name, *sources):
+        cells = [new_markdown_cell("# Title"), *(new_code_cell(source) for source in sources)]
+        nbformat.write(new_notebook(cells=cells), tmp_path / name)
+        return str(tmp_path / name)
+
+    return write
+
+
+def outputs(path):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    return ["".join(output.get("text", output.get("ename", "")) for output in cell.outputs) for cell in cells]
+
+
+def test_run_writes_executed_copies_and_pages(write_notebook, tmp_path, capfd):
+    first = write_notebook("one.ipynb", "x = 1", "print(x + 1)")
+    second = write_notebook("two.ipynb", "import os; print(os.path.basename(os.getcwd()))", "print('x' in dir())")
+    before = (tmp_path / "one.ipynb").read_bytes()
+    assert main(["run", first, second, "--output", str(tmp_path / "out" / "deep")]) == 0
+    out = tmp_path / "out" / "deep"
+    assert sorted(path.name for path in out.iterdir()) == ["one.html", "one.ipynb", "two.html", "two.ipynb"]
+    assert outputs(out / "one.ipynb") == ["", "2\n"]
+    assert outputs(out / "two.ipynb") == [f"{tmp_path.name}\n", "False\n"]  # in its own folder, on a fresh kernel
+    assert "print" in (out / "one.html").read_text()
+    assert (tmp_path / "one.ipynb").read_bytes() == before
+    printed = capfd.readouterr()
+    assert [line.partition(": ")[0] for line in printed.out.splitlines()] == ["one.ipynb", "two.ipynb"]
+    assert printed.err == ""
+
+
+def test_run_says_which_cell_failed_and_goes_on(write_notebook, tmp_path, capfd):
+    bad = write_notebook("bad.ipynb", "print('before')", "1 / 0", "print('after')")
+    good = write_notebook("good.ipynb", "print(1)")
+    assert main(["run", bad, good, "--output", str(tmp_path / "out")]) == 1
+    printed = capfd.readouterr()
+    assert "bad.ipynb: cell [2] failed: ZeroDivisionError: division by zero" in printed.out
+    assert "good.ipynb: done" in printed.out
+    assert "Traceback" not in printed.err
+    assert outputs(tmp_path / "out" / "bad.ipynb") == ["before\n", "ZeroDivisionError", ""]
+    assert (tmp_path / "out" / "bad.html").exists()
+
+
+def test_run_says_that_a_kernel_died(write_notebook, tmp_path, capfd):
+    path = write_notebook("dead.ipynb", "print('before')", "import os; os._exit(3)")
+    assert main(["run", path, "--output", str(tmp_path)]) == 1
+    assert "dead.ipynb: the notebook's kernel ended" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"cells": 3}'])
+def test_run_says_that_a_notebook_cannot_be_read(tmp_path, capfd, content):
+    path = tmp_path / "no.ipynb"
+    if content is not None:
+        path.write_text(content)
+    assert main(["run", str(path), "--output", str(tmp_path / "out")]) == 2
+    assert f"fa-numba run: {path} cannot be read as a notebook" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_says_that_the_folder_cannot_be_written(write_notebook, tmp_path, capfd):
+    path = write_notebook("one.ipynb", "print(1)")
+    (tmp_path / "file").write_text("kept")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert main(["run", path, "--output", str(folder)]) == 2
+        assert f"fa-numba run: the output folder {folder} cannot be written" in capfd.readouterr().err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_run_says_that_the_folder_is_read_only(write_notebook, tmp_path, capfd):
+    path = write_notebook("one.ipynb", "print(1)")
+    folder = tmp_path / "out"
+    folder.mkdir(mode=0o500)
+    assert main(["run", path, "--output", str(folder)]) == 2
+    assert "cannot be written: Permission denied" in capfd.readouterr().err
+
+
+def test_run_without_notebooks(monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr("fa_numba.runner.NOTEBOOKS", tmp_path)
+    assert main(["run", "--output", str(tmp_path / "out")]) == 2
+    assert f"there are no notebooks in {tmp_path}" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_an_interrupted_run_loses_nothing(write_notebook, tmp_path):
+    first = write_notebook("one.ipynb", "print(1)")
+    second = write_notebook("two.ipynb", "print('before')", "import time; print('waiting', flush=True); time.sleep(60)")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "fa_numba", "run", first, second, "--output", str(out)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    deadline = time.monotonic() + 60
+    while not (out / "one.html").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(5)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "two.ipynb: interrupted; what was finished is in" in stdout
+    assert "Traceback" not in stderr
+    assert outputs(out / "one.ipynb") == ["1\n"]
+    assert outputs(out / "two.ipynb")[0] == "before\n"
+
+
+@simulator_only
+def test_doctor(capsys):
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert f"fa_numba   {__version__}, Python {sys.version.split()[0]}" in printed
+    assert "device     the simulator (no GPU)" in printed
+    assert "limits     1024 threads and 166912 bytes of shared memory in a block" in printed
+    assert printed.endswith("kernel     naive_softmax ran, and its result is right\n")
+
+
+@simulator_only
+@pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
+def test_doctor_without_the_gpu_that_was_asked_for():
+    source = "from fa_numba.__main__ import main; raise SystemExit(main(['doctor']))"
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu")
+    assert finished.returncode == 1
+    assert "device     none: " in finished.stdout
+    assert "kernel     FAILED: RuntimeError: FA_NUMBA_DEVICE=gpu asks for the GPU" in finished.stdout
+    assert finished.stderr == ""
+
+
+def test_doctor_sees_a_wrong_kernel(monkeypatch, capsys):
+    monkeypatch.setattr("fa_numba.doctor.naive_softmax", lambda x: x)
+    assert main(["doctor"]) == 1
+    assert "FAILED: naive_softmax is off by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["run", "--help"]])
+def test_help(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "usage: fa-numba" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"]])
+def test_unknown_words(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: fa-numba" in capsys.readouterr().err
