@@ -30,7 +30,8 @@ def _facts() -> list[tuple[str, str]]:
     fault = selection.gpu_fault()
     if device.SIMULATED:
         most = device.device_limits()
-        facts.append(("device", f"{device.describe()}, with {cuda.implementation} numba.cuda"))
+        origin = "numba-cuda's" if "numba_cuda" in cuda.__file__ else "numba's own"
+        facts.append(("device", f"{device.describe()}, on {origin} numba.cuda"))
     elif fault:
         return [*facts, ("device", f"none: {fault}")]
     else:

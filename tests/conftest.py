@@ -26,7 +26,7 @@ def is_bundled() -> bool:
     """Say whether ``numba.cuda`` is the one bundled in numba."""
     from numba import cuda  # after fa_numba has chosen its mode
 
-    return cuda.implementation == "Built-in"
+    return "numba_cuda" not in cuda.__file__
 
 
 def run_python(source: str, **environment: str | None) -> subprocess.CompletedProcess:
