@@ -23,7 +23,7 @@ test: run lint .venv-floors/installed
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest $(PYTEST_OPTIONS) tests
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
 	@echo "== the notebooks, cell by cell"
-	$(BIN)/python -m pytest --nbval --nbval-current-env $(PYTEST_OPTIONS) --dist loadscope notebooks
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 $(PYTEST_OPTIONS) --dist loadscope notebooks
 
 lint: .venv/tests-installed
 	$(BIN)/ruff check .

@@ -77,7 +77,7 @@ class Call:
         array = cuda.device_array(shape, self.dtype, stream=self.stream)
         if SIMULATED:
             array._ary.fill(np.nan)
-        release = weakref.finalize(array, hold(name, _address(array), array.nbytes))
+        release = weakref.finalize(array, hold(name, array))
         release.atexit = False
         return array
 
@@ -104,7 +104,7 @@ class Call:
         return copy
 
     def _borrow(self, name: str, array: Any) -> Any:
-        self._scope.callback(hold(name, _address(array), array.nbytes))
+        self._scope.callback(hold(name, array))
         return array if _is_contiguous(array) else self._contiguous_copy(f"contiguous {name}", array)
 
     def _contiguous_copy(self, name: str, array: Any) -> Any:
@@ -188,13 +188,6 @@ def _is_contiguous(array: Any) -> bool:
     return True
 
 
-def _address(array: Any) -> int:
-    """Return where a device array starts."""
-    if SIMULATED:
-        return array._ary.__array_interface__["data"][0]
-    return array.__cuda_array_interface__["data"][0]
-
-
 # -- streams and devices (GPU only) -----------------------------------------------------------------------------
 
 
@@ -227,14 +220,14 @@ def _handle(stream: Any) -> int:
 
 def _common_device(inputs: dict[str, Any]) -> int:
     """Return the number of the device that holds the inputs."""
-    devices = {name: _device_of(array) for name, array in inputs.items() if _address_of_any(array)}
+    devices = {name: _device_of(array) for name, array in inputs.items() if _address(array)}
     if len(set(devices.values())) > 1:
         where = ", ".join(f"{name} on device {number}" for name, number in devices.items())
         raise ValueError(f"the inputs are on different devices: {where}. Put all on one.")
     return next(iter(devices.values()), cuda.get_current_device().id)
 
 
-def _address_of_any(array: Any) -> int:
+def _address(array: Any) -> int:
     return array.__cuda_array_interface__["data"][0] or 0
 
 
@@ -242,7 +235,7 @@ def _device_of(array: Any) -> int:
     from cuda.bindings import driver
 
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    status, number = driver.cuPointerGetAttribute(attribute, driver.CUdeviceptr(_address_of_any(array)))
+    status, number = driver.cuPointerGetAttribute(attribute, driver.CUdeviceptr(_address(array)))
     if status != driver.CUresult.CUDA_SUCCESS:
         raise ValueError(f"a device array's memory is unknown to the driver: {status.name}")
     return int(number)

@@ -5,15 +5,17 @@ GPU or simulator is decided in :mod:`fa_numba.selection`; arrays are taken in an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from fa_numba import limits, selection
-from fa_numba.ledger import Ledger, ledger
+from fa_numba.ledger import Ledger, hold, ledger
 
 __all__ = ["SIMULATED", "Ledger", "SlowSimulation", "describe", "device_limits", "launch", "ledger", "warn_if_slow"]
 
@@ -37,11 +39,13 @@ def describe() -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-@functools.cache
 def device_limits() -> limits.Limits:
     """Return the launch limits of the device; on the simulator those of a chosen compute capability."""
-    if SIMULATED:
-        return limits.simulated()
+    return limits.simulated() if SIMULATED else _gpu_limits()
+
+
+@functools.cache
+def _gpu_limits() -> limits.Limits:
     device = cuda.get_current_device()
     return limits.Limits(
         shared_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
@@ -79,15 +83,10 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     require_gpu()
     grid, block = _three("grid", grid), _three("block", block)
     limits.check_launch(kernel, grid, block, shared, device_limits())
-    # The same array given twice stays one array on the device.
-    moved = {id(arg): _to_device(arg) for arg in args if isinstance(arg, np.ndarray) and arg.ndim}
-    arguments = [moved.get(id(arg), arg) for arg in args]
-    if not SIMULATED:
-        _prepare(kernel, arguments, block, shared)
-    kernel[grid, block, stream, shared](*arguments)
-    for arg in args:
-        if id(arg) in moved and arg.flags.writeable:
-            arg[...] = moved[id(arg)].copy_to_host()
+    with _moved_to_device(kernel, args) as arguments:
+        if not SIMULATED:
+            _prepare(kernel, arguments, block, shared)
+        kernel[grid, block, stream, shared](*arguments)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
@@ -95,6 +94,22 @@ def _three(what: str, extents: Any) -> tuple[int, int, int]:
     if not 1 <= len(extents) <= 3:
         raise ValueError(f"a {what} has one, two or three extents; {extents} was given")
     return (*extents, 1, 1)[:3]
+
+
+@contextlib.contextmanager
+def _moved_to_device(kernel: Any, args: tuple) -> Iterator[list[Any]]:
+    """Yield the arguments with NumPy arrays moved to the device; afterwards copy back those that can be written."""
+    host = {id(arg): arg for arg in args if isinstance(arg, np.ndarray) and arg.ndim}  # an array given twice stays one
+    moved = {key: cuda.to_device(np.ascontiguousarray(array)) for key, array in host.items()}
+    arguments = [moved.get(id(arg), arg) for arg in args]
+    with contextlib.ExitStack() as held:
+        for name, argument in zip(kernel.py_func.__code__.co_varnames, arguments):
+            if any(argument is array for array in moved.values()):
+                held.callback(hold(name, argument))
+        yield arguments
+        for key, array in host.items():
+            if array.flags.writeable:
+                array[...] = moved[key].copy_to_host()
 
 
 def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], shared: int) -> None:
@@ -135,10 +150,6 @@ def require_gpu() -> None:
 
 
 _gpu_fault = functools.cache(selection.gpu_fault)
-
-
-def _to_device(array: np.ndarray) -> Any:
-    return cuda.to_device(np.ascontiguousarray(array))
 
 
 def warn_if_slow(name: str, accesses: int) -> None:

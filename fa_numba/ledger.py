@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 _open: list[Ledger] = []
 
@@ -59,14 +60,22 @@ def ledger() -> Iterator[Ledger]:
         _open.remove(book)
 
 
-def hold(name: str, address: int, nbytes: int) -> Callable[[], None]:
-    """Enter memory into every open ledger; the returned function strikes it out again."""
-    books = list(_open) if nbytes else []
+def hold(name: str, array: Any) -> Callable[[], None]:
+    """Enter a device array into every open ledger; the returned function strikes it out again."""
+    books = list(_open) if array.nbytes else []
+    address = _address(array) if books else 0
     for book in books:
-        book._hold(name, address, nbytes)
+        book._hold(name, address, array.nbytes)
 
     def release() -> None:
         for book in books:
             book._release(address)
 
     return release
+
+
+def _address(array: Any) -> int:
+    """Return where a device array starts. On the simulator it wraps a NumPy array."""
+    wrapped = getattr(array, "_ary", None)
+    interface = array.__cuda_array_interface__ if wrapped is None else wrapped.__array_interface__
+    return interface["data"][0]

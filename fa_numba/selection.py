@@ -61,6 +61,21 @@ def gpu_fault() -> str | None:
     driver = _load_driver()
     if driver is None:
         return "no NVIDIA driver was found"
+    return _device_fault(driver) or _library_fault()
+
+
+def cuda_extra() -> str | None:
+    """Name the extra that fits the installed driver: ``cu13``, ``cu12``, or None without a usable driver."""
+    driver = _load_driver()
+    version = ctypes.c_int(0)
+    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    if version.value >= 13000:
+        return "cu13"
+    return "cu12" if version.value >= 12000 else None
+
+
+def _device_fault(driver: ctypes.CDLL) -> str | None:
     status = driver.cuInit(0)
     count = ctypes.c_int(0)
     if status == 0:
@@ -74,15 +89,16 @@ def gpu_fault() -> str | None:
     return None
 
 
-def cuda_extra() -> str | None:
-    """Name the extra that fits the installed driver: ``cu13``, ``cu12``, or None without a usable driver."""
-    driver = _load_driver()
-    version = ctypes.c_int(0)
-    if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return None
-    if version.value >= 13000:
-        return "cu13"
-    return "cu12" if version.value >= 12000 else None
+def _library_fault() -> str | None:
+    """Load what numba-cuda compiles with, from packages or an installed CUDA toolkit."""
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        for library in ("nvvm", "nvrtc", "nvJitLink"):
+            load_nvidia_dynamic_lib(library)
+    except DynamicLibNotFoundError:
+        return f"the CUDA library {library} is not installed (pip install 'fa_numba[{cuda_extra()}]')"
+    return None
 
 
 def _chosen_device() -> Selection:

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import naive_softmax
-from fa_numba.device import ledger
+from fa_numba.device import launch, ledger
 
 X = np.ones((6, 10), np.float32)
 NBYTES = X.nbytes
@@ -73,6 +73,21 @@ def test_ledgers_nest_and_close():
     naive_softmax(np.ones((100, 100), np.float32))
     assert outer.peak == 2 * NBYTES
     assert inner.peak == NBYTES
+
+
+@cuda.jit
+def double_kernel(x, y, factor):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = factor * x[i]
+
+
+def test_a_launch_counts_the_numpy_arrays_it_moves():
+    x = np.ones(32, np.float32)
+    with ledger() as memory:
+        launch(double_kernel, 1, 32, x, np.zeros(32, np.float64), np.float32(2))
+    assert memory.at_peak == {"x": 128, "y": 256}
+    assert memory.held == 0
 
 
 def test_the_peak_is_of_one_moment_not_a_sum():

@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from conftest import ROOT, gpu_only, is_bundled, run_python, simulator_only
+from conftest import ROOT, gpu_only, is_bundled, run_python
 
 from fa_numba import selection
 
 WHICH = "import json, fa_numba; from fa_numba import device, selection; print(json.dumps([*selection.select()]))"
 UNSET = dict(FA_NUMBA_DEVICE=None, NUMBA_ENABLE_CUDASIM=None)
+NO_GPU = dict(CUDA_VISIBLE_DEVICES="")
 
 
 def chosen(source=WHICH, **environment):
@@ -25,24 +26,17 @@ def failure(source=WHICH, **environment):
     return finished.stderr.strip().splitlines()[-1]
 
 
-@simulator_only
 def test_without_a_gpu_the_simulator_is_chosen_and_the_reason_told():
-    device, reason = chosen()
+    device, reason = chosen(**NO_GPU)
     assert device == "simulator"
-    assert reason == selection.gpu_fault()
-    assert reason
+    assert reason in ("no NVIDIA driver was found", "the NVIDIA driver reports no usable GPU (CUDA status 100)") or (
+        is_bundled() and "is not installed" in reason
+    )
 
 
 @gpu_only
 def test_a_gpu_that_works_is_chosen():
     assert chosen() == ["gpu", "a GPU works here"]
-
-
-@gpu_only
-def test_a_hidden_gpu_is_none():
-    device, reason = chosen(CUDA_VISIBLE_DEVICES="")
-    assert device == "simulator"
-    assert "no usable GPU" in reason
 
 
 @pytest.mark.parametrize(
@@ -70,7 +64,6 @@ def test_a_gpu_can_be_asked_for(environment):
     assert chosen(**environment)[0] == "gpu"
 
 
-@simulator_only
 @pytest.mark.parametrize("call", ["naive_softmax(np.ones(3, np.float32))", "device.launch(copy_kernel, 1, 1)"])
 @pytest.mark.parametrize("variable", ["FA_NUMBA_DEVICE=gpu", "NUMBA_ENABLE_CUDASIM=0"])
 @pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
@@ -81,7 +74,7 @@ from fa_numba import device, naive_softmax
 from fa_numba.arrays import copy_kernel
 {call}
 """
-    message = failure(source, **dict([variable.split("=")]))
+    message = failure(source, **dict([variable.split("=")]), **NO_GPU)
     assert message.startswith(f"RuntimeError: {variable} asks for the GPU, but no GPU can be used here: ")
     assert message.endswith("Unset the variable, or set FA_NUMBA_DEVICE=simulator.")
 
@@ -166,7 +159,20 @@ class FakeDriver:
 def test_why_no_gpu_works(monkeypatch, driver, fault):
     monkeypatch.setattr(selection, "_load_driver", lambda: driver)
     monkeypatch.setattr(selection, "_is_installed", lambda package: True)
+    monkeypatch.setattr(selection, "_library_fault", lambda: None)
     assert selection.gpu_fault() == fault
+
+
+@pytest.mark.skipif(is_bundled(), reason="needs numba-cuda")
+def test_no_gpu_works_without_cuda_s_libraries(monkeypatch):
+    from cuda import pathfinder
+
+    def missing(library):
+        raise pathfinder.DynamicLibNotFoundError(library)
+
+    monkeypatch.setattr(selection, "_load_driver", FakeDriver)
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", missing)
+    assert selection.gpu_fault() == "the CUDA library nvvm is not installed (pip install 'fa_numba[cu13]')"
 
 
 def test_no_gpu_works_without_numba_cuda(monkeypatch):
