@@ -1,7 +1,7 @@
 """Which device this process computes on: a GPU if one works, else the simulator.
 
-Numba fixes its mode when ``numba.cuda`` is first imported, so this must be decided before. Standard library
-only: the Makefile runs this file, before anything is installed, to learn which CUDA extra to install.
+Numba fixes its mode when ``numba.cuda`` is first imported, so this must be decided before. What
+the Makefile needs of it, which CUDA extra to install, works before anything is installed.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ class Selection(NamedTuple):
 
 @functools.cache
 def select() -> Selection:
-    """Choose GPU or simulator and put Numba in that mode.
+    """Choose GPU or simulator and import ``numba.cuda`` in that mode.
 
     ``FA_NUMBA_DEVICE`` (``gpu`` or ``simulator``) decides; else ``NUMBA_ENABLE_CUDASIM``; else the mode in which
     ``numba.cuda`` was already imported; else the simulator unless a GPU works.
@@ -43,13 +43,14 @@ def select() -> Selection:
     chosen = _chosen_device()
     imported = _imported_mode()
     if imported is None:
-        _set_numba_mode(chosen.device)
+        _import_numba(chosen.device)
     elif imported != chosen.device:
         raise RuntimeError(
             f"numba.cuda was imported before fa_numba, in {imported} mode, but {chosen.reason}. "
             f"Restart Python and import fa_numba first, or set NUMBA_ENABLE_CUDASIM={int(chosen.device == SIMULATOR)} "
             f"before Python starts."
         )
+    _silence_numba()
     return chosen
 
 
@@ -130,17 +131,29 @@ def _imported_mode() -> str | None:
     return SIMULATOR if "simulator" in cuda.jit.__module__ else GPU
 
 
-def _set_numba_mode(device: str) -> None:
+def _import_numba(device: str) -> None:
+    """Import ``numba.cuda`` in the mode of a device, without leaving a trace in the environment of child processes."""
     simulated = int(device == SIMULATOR)
+    before = os.environ.get("NUMBA_ENABLE_CUDASIM")
     os.environ["NUMBA_ENABLE_CUDASIM"] = str(simulated)
-    # Warnings about small grids and host arrays differ between GPU and simulator, and teach nothing here.
-    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
-    os.environ.setdefault("NUMBA_CUDA_WARN_ON_IMPLICIT_COPY", "0")
-    if "numba" in sys.modules:  # Numba reads its variables once, when it is imported
-        config = sys.modules["numba"].config
-        config.ENABLE_CUDASIM = simulated
-        config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-        config.CUDA_WARN_ON_IMPLICIT_COPY = 0
+    try:
+        import numba
+
+        numba.config.ENABLE_CUDASIM = simulated  # read once, perhaps long ago
+        importlib.import_module("numba.cuda")
+    finally:
+        if before is None:
+            del os.environ["NUMBA_ENABLE_CUDASIM"]
+        else:
+            os.environ["NUMBA_ENABLE_CUDASIM"] = before
+
+
+def _silence_numba() -> None:
+    """Switch off the warnings about small grids and host arrays: they differ by device, and teach nothing here."""
+    for name in ("numba.core.config", "numba.cuda.core.config"):  # numba's own CUDA target, and numba-cuda
+        if name in sys.modules:
+            sys.modules[name].CUDA_LOW_OCCUPANCY_WARNINGS = 0
+            sys.modules[name].CUDA_WARN_ON_IMPLICIT_COPY = 0
 
 
 def _is_installed(package: str) -> bool:

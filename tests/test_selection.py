@@ -90,6 +90,28 @@ def test_other_values_are_errors(name, value, allowed):
     assert message == f"ValueError: {name} is {value!r}; it can be {allowed}, or unset to choose by itself"
 
 
+def test_child_processes_decide_for_themselves():
+    source = "import os; before = dict(os.environ); import fa_numba; assert dict(os.environ) == before\n"
+    assert chosen(source + WHICH, FA_NUMBA_DEVICE="simulator")[0] == "simulator"
+
+
+@gpu_only
+def test_numba_s_warnings_are_off_even_if_numba_cuda_was_imported_first():
+    source = """
+from numba import cuda
+import fa_numba
+import numpy as np
+
+@cuda.jit
+def one_kernel(x):
+    x[0] = 1
+
+one_kernel[1, 1](np.zeros(1))
+"""
+    finished = run_python(source, **UNSET)
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
 def test_numba_imported_first_is_no_problem():
     source = "import numba\n" + WHICH + "\nfrom numba import cuda\nassert 'fa_numba' in cuda.jit.__module__"
     assert chosen(source, FA_NUMBA_DEVICE="simulator")[0] == "simulator"
