@@ -1,5 +1,6 @@
 # make run: set up .venv, execute the notebooks in order, leave them with HTML pages in build/
-# make test: the same, then lint, every test on every supported simulator, and the notebooks cell by cell (nbval)
+# make test: the same, then lint, every test on every supported simulator (and a GPU if there is one), and the
+#   notebooks cell by cell (nbval)
 # make notebooks: execute the notebooks and keep the results, before a commit that touches them
 
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -13,15 +14,17 @@ NO_VENV := "Python's venv module is incomplete here; on Debian and Ubuntu: apt i
 
 run: .venv/installed
 	$(BIN)/fa-numba run --output build
-	@echo "Open build/01_naive_softmax.html in a browser."
 
 test: run lint .venv-floors/installed
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
-	@echo "== the simulator inside numba, as on macOS"
+	@echo "== on the simulator"
+	FA_NUMBA_DEVICE=simulator $(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
+	@echo "== on the simulator inside numba, as on macOS"
 	FA_NUMBA_DEVICE=simulator $(BIN)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
-	@echo "== the lowest supported versions, and the simulator inside the lowest numba"
+	@echo "== with the lowest supported versions, on both simulators"
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest $(PYTEST_OPTIONS) tests
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
+	@if [ -n "$$($(PYTHON) fa_numba/selection.py)" ]; then echo "== on the GPU"; \
+		$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests; fi
 	@echo "== the notebooks, cell by cell"
 	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 $(PYTEST_OPTIONS) --dist loadscope notebooks
 
@@ -29,8 +32,9 @@ lint: .venv/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-notebooks: run
-	cp build/*.ipynb notebooks/
+notebooks: .venv/installed
+	$(BIN)/fa-numba run --output build
+	for notebook in notebooks/*.ipynb; do cp "build/$$(basename "$$notebook")" notebooks/; done
 
 clean:
 	rm -rf .venv .venv-floors build

@@ -43,7 +43,9 @@ class Call:
     TypeError
         For other kinds of inputs, a mixture of host and device, and other or mixed dtypes.
     ValueError
-        For inputs on different devices.
+        On entering, for inputs on different devices.
+    RuntimeError
+        On entering, if a GPU was asked for and none can be used.
     """
 
     def __init__(self, **inputs: Any):
@@ -77,8 +79,8 @@ class Call:
         array = cuda.device_array(shape, self.dtype, stream=self.stream)
         if SIMULATED:
             array._ary.fill(np.nan)
-        release = weakref.finalize(array, hold(name, array))
-        release.atexit = False
+        # Whoever drops the array last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
+        weakref.finalize(array, hold(name, array)).atexit = False
         return array
 
     def result(self, array: Any) -> Any:
@@ -180,10 +182,12 @@ def _dtype_of(array: Any) -> np.dtype:
 
 
 def _is_contiguous(array: Any) -> bool:
+    if array.size == 0:
+        return True
     expected = array.dtype.itemsize
     for length, stride in zip(reversed(array.shape), reversed(array.strides)):
         if length > 1 and stride != expected:
-            return array.size == 0
+            return False
         expected *= length
     return True
 
@@ -193,8 +197,8 @@ def _is_contiguous(array: Any) -> bool:
 
 def _stream_of(source: Any, array: Any) -> Any:
     """Return the stream a device array is produced on. PyTorch does not state it: there it is the current one."""
-    if type(source).__module__.partition(".")[0] == "torch":
-        torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.Tensor):
         pointer = torch.cuda.current_stream(source.device).cuda_stream
         return cuda.external_stream(pointer) if pointer else 0
     return array.stream

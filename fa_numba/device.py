@@ -17,7 +17,17 @@ from numba import cuda
 from fa_numba import limits, selection
 from fa_numba.ledger import Ledger, hold, ledger
 
-__all__ = ["SIMULATED", "Ledger", "SlowSimulation", "describe", "device_limits", "launch", "ledger", "warn_if_slow"]
+__all__ = [
+    "SIMULATED",
+    "Ledger",
+    "SlowSimulation",
+    "describe",
+    "device_limits",
+    "launch",
+    "ledger",
+    "require_gpu",
+    "warn_if_slow",
+]
 
 SIMULATED = selection.select().device == selection.SIMULATOR
 
@@ -27,20 +37,26 @@ _SLOW_SECONDS = 60
 
 
 class SlowSimulation(UserWarning):
-    """A call that will take minutes on the simulator."""
+    """A call that will take more than a minute on the simulator."""
 
 
 def describe() -> str:
     """Name the device: the GPU's name, or the simulator."""
     if SIMULATED:
-        return "the simulator (no GPU)"
+        return "the simulator"
     require_gpu()
     name = cuda.get_current_device().name
     return name.decode() if isinstance(name, bytes) else name
 
 
 def device_limits() -> limits.Limits:
-    """Return the launch limits of the device; on the simulator those of a chosen compute capability."""
+    """Return the launch limits of the device; on the simulator those of a chosen compute capability.
+
+    Raises
+    ------
+    ValueError
+        If ``FA_NUMBA_SIMULATED_CC`` names a compute capability that is not known.
+    """
     return limits.simulated() if SIMULATED else _gpu_limits()
 
 
@@ -77,13 +93,15 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
         If threads, grid or shared memory exceed what the device allows. Nothing has run then.
     TypeError
         If ``kernel`` is not a kernel.
+    RuntimeError
+        If a GPU was asked for and none can be used.
     """
-    if not hasattr(kernel, "py_func"):
+    if not hasattr(kernel, "py_func") or not hasattr(kernel, "__getitem__"):
         raise TypeError(f"launch takes a kernel, made by @cuda.jit; it was given {type(kernel).__name__} {kernel!r}")
     require_gpu()
     grid, block = _three("grid", grid), _three("block", block)
     limits.check_launch(kernel, grid, block, shared, device_limits())
-    with _moved_to_device(kernel, args) as arguments:
+    with _moved_to_device(kernel, args, stream) as arguments:
         if not SIMULATED:
             _prepare(kernel, arguments, block, shared)
         kernel[grid, block, stream, shared](*arguments)
@@ -97,19 +115,24 @@ def _three(what: str, extents: Any) -> tuple[int, int, int]:
 
 
 @contextlib.contextmanager
-def _moved_to_device(kernel: Any, args: tuple) -> Iterator[list[Any]]:
+def _moved_to_device(kernel: Any, args: tuple, stream: Any) -> Iterator[list[Any]]:
     """Yield the arguments with NumPy arrays moved to the device; afterwards copy back those that can be written."""
-    host = {id(arg): arg for arg in args if isinstance(arg, np.ndarray) and arg.ndim}  # an array given twice stays one
-    moved = {key: cuda.to_device(np.ascontiguousarray(array)) for key, array in host.items()}
-    arguments = [moved.get(id(arg), arg) for arg in args]
+    moved: dict[int, Any] = {}  # by identity: an array given twice stays one
     with contextlib.ExitStack() as held:
-        for name, argument in zip(kernel.py_func.__code__.co_varnames, arguments):
-            if any(argument is array for array in moved.values()):
-                held.callback(hold(name, argument))
-        yield arguments
-        for key, array in host.items():
-            if array.flags.writeable:
-                array[...] = moved[key].copy_to_host()
+        for name, arg in zip(kernel.py_func.__code__.co_varnames, args):
+            if _is_host_array(arg) and id(arg) not in moved:
+                moved[id(arg)] = cuda.to_device(np.ascontiguousarray(arg))
+                held.callback(hold(name, moved[id(arg)]))
+        yield [moved.get(id(arg), arg) for arg in args]
+        if moved and stream:
+            stream.synchronize()  # what copies back knows the default stream only
+        for arg in args:
+            if id(arg) in moved and arg.flags.writeable:
+                arg[...] = moved[id(arg)].copy_to_host()
+
+
+def _is_host_array(arg: Any) -> bool:
+    return isinstance(arg, np.ndarray) and arg.ndim > 0  # with no axis, Numba takes it for a number
 
 
 def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], shared: int) -> None:
@@ -164,5 +187,6 @@ def warn_if_slow(name: str, accesses: int) -> None:
     """
     seconds = accesses * _SECONDS_PER_ACCESS
     if SIMULATED and seconds > _SLOW_SECONDS:
-        message = f"{name} will take about {seconds / 60:.0f} minutes on the simulator. Use a smaller input, or a GPU."
+        duration = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
+        message = f"{name} will take about {duration} on the simulator. Use a smaller input, or a GPU."
         warnings.warn(message, SlowSimulation, stacklevel=3)

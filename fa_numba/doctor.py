@@ -22,25 +22,25 @@ def report() -> bool:
 
 def _facts() -> list[tuple[str, str]]:
     chosen = selection.select()
+    fault = None if device.SIMULATED else selection.gpu_fault()
     facts = [
         ("fa_numba", f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"),
         ("packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)),
         ("chosen", f"{chosen.device}: {chosen.reason}"),
+        ("device", f"none: {fault}" if fault else _device()),
     ]
-    fault = selection.gpu_fault()
-    if device.SIMULATED:
-        most = device.device_limits()
-        origin = "numba-cuda's" if "numba_cuda" in cuda.__file__ else "numba's own"
-        facts.append(("device", f"{device.describe()}, on {origin} numba.cuda"))
-    elif fault:
-        return [*facts, ("device", f"none: {fault}")]
-    else:
-        most = device.device_limits()
-        facts.append(("device", _gpu()))
-    facts.append(
-        ("limits", f"{most.threads_per_block} threads and {most.shared_per_block} bytes of shared memory in a block")
-    )
+    if fault is None:
+        limit = device.device_limits()
+        text = f"{limit.threads_per_block} threads and {limit.shared_per_block} bytes of shared memory in a block"
+        facts.append(("limits", text))
     return facts
+
+
+def _device() -> str:
+    if device.SIMULATED:
+        origin = "numba-cuda's" if "numba_cuda" in cuda.__file__ else "numba's own"
+        return f"{device.describe()}, on {origin} numba.cuda"
+    return _gpu()
 
 
 def _gpu() -> str:

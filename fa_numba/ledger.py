@@ -15,7 +15,7 @@ class Ledger:
     """Bytes held on the device while the ledger was open, the same on GPU and simulator.
 
     Counted are the inputs of a call while it runs (on the device already, or copied there), contiguous copies,
-    working memory, and outputs until nobody holds them any more.
+    working memory, and an output as long as the array that was returned exists (a view of it does not count).
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class Ledger:
         return sum(nbytes for _, nbytes, _ in self._held.values())
 
     def _hold(self, name: str, address: int, nbytes: int) -> None:
-        name, nbytes, holders = self._held.get(address, (name, nbytes, 0))
-        self._held[address] = name, nbytes, holders + 1
+        name, known, holders = self._held.get(address, (name, 0, 0))
+        self._held[address] = name, max(known, nbytes), holders + 1  # two views of one array count once
         if self.held > self.peak:
             self.peak = self.held
             self.at_peak = {}

@@ -11,6 +11,7 @@ import inspect
 import math
 import os
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,10 @@ def of_capability(capability: str) -> Limits:
 
 
 def simulated() -> Limits:
-    """Return the limits the simulator keeps: those of ``FA_NUMBA_SIMULATED_CC``, 8.0 if unset."""
+    """Return the limits the simulator keeps: of the capability in ``FA_NUMBA_SIMULATED_CC``, else 8.0.
+
+    ValueError if it is not known.
+    """
     return of_capability(os.environ.get("FA_NUMBA_SIMULATED_CC", SIMULATED_CAPABILITY))
 
 
@@ -83,7 +87,7 @@ def check_launch(
     _check_whole(name, "block", block)
     threads = math.prod(block)
     if threads > limits.threads_per_block:
-        shape = "×".join(str(n) for n in block if n > 1)
+        shape = "×".join(map(str, block)).removesuffix("×1").removesuffix("×1")
         asked = f"{shape} = {threads}" if "×" in shape else shape
         raise ValueError(
             f"{name} asks for {asked} threads in a block; the limit is {limits.threads_per_block}. "
@@ -113,8 +117,9 @@ def check_static_shared(name: str, nbytes: int) -> None:
 def static_shared_bytes(function: Any) -> int:
     """Add up the static shared arrays that a kernel and its device functions declare, as far as the source tells.
 
-    Shapes are compile-time constants, so their source can be evaluated before anything is compiled or run. An array
-    whose shape cannot be evaluated is left out; the compiler or the simulator counts it when it comes to it.
+    Shapes are compile-time constants, so their source can be evaluated before anything is compiled or run, and so can
+    the conditions that a factory decides. An array whose shape cannot be evaluated is left out; the compiler or the
+    simulator counts it when it comes to it.
     """
     functions = _reachable(function)
     return sum(_declared_bytes(each) for each in functions)
@@ -136,8 +141,8 @@ def _check_extents(name: str, what: str, unit: str, extents: tuple[int, ...], mo
 
 def _check_shared(name: str, static: int, dynamic: int, limits: Limits) -> None:
     check_static_shared(name, static)
-    if dynamic < 0:
-        raise ValueError(f"{name} asks for {dynamic} bytes of dynamic shared memory; it takes 0 or more.")
+    if not isinstance(dynamic, (int, np.integer)) or dynamic < 0:
+        raise ValueError(f"{name} asks for {dynamic!r} bytes of dynamic shared memory; it must be a whole number.")
     if static + dynamic > limits.shared_per_block:
         parts = f"{static} static + {dynamic} dynamic" if static else f"{dynamic}"
         raise ValueError(
@@ -174,15 +179,26 @@ def _visible_names(function: Any) -> dict[str, Any]:
 
 
 def _declared_bytes(function: Any) -> int:
-    names = _visible_names(function)
-    constants: dict[str, Any] = {}
+    names = dict(_visible_names(function))
     total = 0
-    for node in ast.walk(_syntax_tree(function)):
+    for node in _compiled_nodes(_syntax_tree(function), names):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            constants[node.targets[0].id] = _evaluate(node.value, {**names, **constants})
+            names[node.targets[0].id] = _evaluate(node.value, names)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("shared.array"):
-            total += _array_bytes(node, {**names, **constants})
+            total += _array_bytes(node, names)
     return total
+
+
+def _compiled_nodes(node: ast.AST, names: dict[str, Any]) -> Iterator[ast.AST]:
+    """Yield the nodes of a syntax tree in order, without the branches that a constant condition rules out."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If):
+        condition = _evaluate(node.test, names)
+        if condition is not None:
+            children = node.body if condition else node.orelse
+    for child in children:
+        yield from _compiled_nodes(child, names)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ def where() -> None:
     print(f"Running on {device.describe()}.")
 
 
-def show(function: Any) -> None:
+def show_source(function: Any) -> None:
     """Show the source of a kernel or function, as it was imported.
 
     Parameters
@@ -38,15 +38,17 @@ def check(what: str, result: Any, truth: Any, within: float) -> None:
     truth : numpy.ndarray
         In float64.
     within : float
-        The largest absolute error allowed. NaN must stand where the truth has it, and nowhere else.
+        The largest absolute error allowed. NaN and infinities must stand where the truth has them, and nowhere else.
     """
     result = result.copy_to_host() if hasattr(result, "copy_to_host") else np.asarray(result)
-    if result.shape != np.shape(truth):
-        raise AssertionError(f"{what}: the shape is {result.shape}, not {np.shape(truth)}")
-    unknown = np.isnan(truth)
-    if not np.array_equal(np.isnan(result), unknown):
-        raise AssertionError(f"{what}: NaN stands in other places than in float64")
-    error = np.abs(result - truth)[~unknown].max(initial=0.0)
+    if result.shape != truth.shape:
+        raise AssertionError(f"{what}: the shape is {result.shape}, not {truth.shape}")
+    finite = np.isfinite(truth)
+    if not np.array_equal(np.isfinite(result), finite) or not np.array_equal(
+        result[~finite], truth[~finite], equal_nan=True
+    ):
+        raise AssertionError(f"{what}: NaN or infinities stand in other places than in float64")
+    error = np.abs(result[finite] - truth[finite]).max(initial=0.0)
     if error > within:
         raise AssertionError(f"{what}: off by {error:.3g} from float64, and {within:g} is allowed")
     print(f"PASS  {what}  within {within:g} of float64")

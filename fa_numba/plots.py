@@ -1,12 +1,14 @@
 """The figures: one style for the whole series, and one function for each kind of picture."""
 
 import io
-from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Image, display
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 WIDTH = 6.4  # inches
 DOTS_PER_INCH = 144
@@ -21,9 +23,10 @@ STYLE = {
     "lines.linewidth": 2,
 }
 # Okabe & Ito's palette, told apart with any colour vision. Each step keeps its colour in every figure.
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
-NAIVE = RED
+BLUE, GREY = "#0072B2", "#BBBBBB"
 LANES = "viridis"  # perceptually uniform: the lanes of a warp
+SECTOR = 32  # the bytes that memory hands out at once
+WORD = 4  # the bytes of a float32
 
 
 def show(figure: Figure, alt: str) -> None:
@@ -34,50 +37,50 @@ def show(figure: Figure, alt: str) -> None:
     display(Image(picture.getvalue(), width=int(WIDTH * 100), alt=alt))
 
 
-def exp_overflow(exp: Callable[[np.ndarray], np.ndarray]) -> Figure:
-    """Plot float32 exp(x), and where it becomes infinite.
-
-    Parameters
-    ----------
-    exp : callable
-        Takes and returns a float32 array.
-    """
+def exp_overflow() -> Figure:
+    """Plot float32 exp(x), and where it becomes infinite."""
     x = np.linspace(60, 100, 4001, dtype=np.float32)
-    y = exp(x)
+    y = np.exp(x)
     last = int(np.flatnonzero(np.isfinite(y))[-1])
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(WIDTH, 3.0))
         axes.semilogy(x[: last + 1], y[: last + 1], color=BLUE)
-        axes.axvspan(x[last], x[-1], color=RED, alpha=0.15, linewidth=0)
-        axes.plot(x[last], y[last], "o", color=RED)
+        axes.plot(x[last], y[last], "o", color=BLUE)
+        axes.axvspan(x[last], x[-1], color=GREY, alpha=0.4, linewidth=0)
         axes.text(87, y[last], f"x = {x[last]:.1f}, exp(x) = {y[last]:.2g}", ha="right", va="center")
-        axes.text((x[last] + x[-1]) / 2, 1e32, "exp(x) = inf", color=RED, ha="center", va="center")
-        axes.set(title="float32 exp ends at 88.7", xlabel="x", ylabel="exp(x)", xlim=(x[0], x[-1]))
+        axes.text((x[last] + x[-1]) / 2, 1e32, "exp(x) = inf", ha="center", va="center")
+        axes.set(title=f"float32 exp ends at {x[last]:.1f}", xlabel="x", ylabel="exp(x)", xlim=(x[0], x[-1]))
     return figure
 
 
-def lane_addresses(addresses: np.ndarray, title: str, sector: int = 32) -> Figure:
-    """Plot which addresses the lanes of a warp read at one instant, and which memory sectors that fetches.
+def lane_sectors(patterns: dict[str, np.ndarray], title: str) -> Figure:
+    """Draw the memory sectors that a warp fetches at one instant, and in colour the bytes that its lanes use.
 
     Parameters
     ----------
-    addresses : numpy.ndarray of int
-        The byte that each lane reads first, relative to the array's start.
+    patterns : dict of numpy.ndarray of int
+        By name: the byte at which each of the 32 lanes reads a float32. One panel each.
     title : str
         The message.
-    sector : int
-        The bytes that memory hands out at once.
     """
-    lanes = np.arange(len(addresses))
-    sectors = np.unique(addresses // sector)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(WIDTH, 3.0))
-        for number in sectors:
-            axes.axvspan(number * sector, (number + 1) * sector, color=GREY, alpha=0.3, linewidth=0.8)
-        axes.scatter(addresses, lanes, c=lanes, cmap=LANES, s=22, zorder=3)
-        axes.set(title=title, xlabel="address in x (bytes)", ylabel="lane of the warp")
-        axes.set_yticks([0, 8, 16, 24, 31])
-        axes.invert_yaxis()
-        note = axes.text(0.99, 0.96, f"{len(sectors)} sectors of {sector} bytes", transform=axes.transAxes)
-        note.set(ha="right", va="top", backgroundcolor="white")
+        figure, panels = plt.subplots(1, len(patterns), figsize=(WIDTH, 4.2), sharey=True, squeeze=False)
+        for axes, (name, addresses) in zip(panels[0], patterns.items()):
+            lanes = _draw_sectors(axes, name, addresses)
+        panels[0][0].set_ylabel("sector fetched")
+        label = "lane that uses the bytes (grey: none)"
+        figure.colorbar(lanes, ax=panels[0].tolist(), label=label, ticks=[0, 8, 16, 24, 31])
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
+
+
+def _draw_sectors(axes: Axes, name: str, addresses: np.ndarray) -> QuadMesh:
+    """Draw each sector as a row of eight words, coloured by the lane that uses a word."""
+    sectors, row = np.unique(addresses // SECTOR, return_inverse=True)
+    users = np.ma.masked_all((len(sectors), SECTOR // WORD))
+    users[row, addresses % SECTOR // WORD] = np.arange(len(addresses))
+    mesh = axes.pcolormesh(users, cmap=LANES, vmin=0, vmax=31, edgecolors="white", linewidth=0.5)
+    axes.add_patch(Rectangle((0, 0), SECTOR // WORD, len(sectors), color=GREY, zorder=0))
+    axes.set_title(f"{name}:\n{len(sectors)} sectors, {SECTOR * len(sectors):,} bytes", fontsize=11)
+    axes.set(xlabel="byte of the sector", xticks=[0, 4, 8], xticklabels=["0", "16", "32"], ylim=(32, 0))
+    return mesh

@@ -1,31 +1,15 @@
 """Device functions that every step shares; the only place that writes LLVM instructions.
 
-``load4`` and ``store4`` move four neighbouring elements: in one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32``
-and ``st.v4.f32``), in two for float64.
+``load4(array, index)`` returns four neighbouring elements as a tuple, ``store4(array, index, values)`` writes four: in
+one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32`` and ``st.v4.f32``), in two for float64. The array is float32
+or float64, in global or shared memory, and C-contiguous; ``index`` is a number or, for several axes, a tuple of
+numbers, and lies at a multiple of 16 bytes. A shared array needs ``alignment=16``.
 """
-
-from typing import Any
 
 from fa_numba.selection import SIMULATOR, select
 
 if select().device == SIMULATOR:
-
-    def load4(array: Any, index: Any) -> tuple:
-        """Return the four elements from ``index`` on.
-
-        Parameters
-        ----------
-        array : float32 or float64 array in global or shared memory
-            Consecutive in its last axis. A shared array needs ``alignment=16``.
-        index : int or tuple of int
-            The first element, at a multiple of 16 bytes.
-        """
-        return tuple(array.read_run(index, 4))
-
-    def store4(array: Any, index: Any, values: tuple) -> None:
-        """Write four elements from ``index`` on; array and index as for :func:`load4`."""
-        array.write_run(index, values)
-
+    from fa_numba.simulator.wide import load4, store4
 else:
     from llvmlite import ir
     from numba.cuda import cgutils, types
@@ -48,7 +32,7 @@ else:
 
     @intrinsic
     def load4(typing_context, array, index):
-        """As on the simulator, in one ``ld.v4``."""
+        """Return the four elements from ``index`` on."""
         signature = types.UniTuple(array.dtype, 4)(array, _index_type(array, index))
 
         def generate(context, builder, signature, arguments):
@@ -62,7 +46,7 @@ else:
 
     @intrinsic
     def store4(typing_context, array, index, values):
-        """As on the simulator, in one ``st.v4``."""
+        """Write four elements from ``index`` on."""
         signature = types.void(array, _index_type(array, index), types.UniTuple(array.dtype, 4))
 
         def generate(context, builder, signature, arguments):
@@ -75,3 +59,6 @@ else:
             return context.get_dummy_value()
 
         return signature, generate
+
+
+__all__ = ["load4", "store4"]

@@ -1,16 +1,16 @@
 """`fa-numba run`: execute the notebooks in order, and leave executed copies and HTML in a folder."""
 
 import asyncio
+import html
 import logging
 import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import nbformat
-from bs4 import BeautifulSoup
 from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
@@ -18,8 +18,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from tqdm import tqdm
-from traitlets import default
 
+_NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconvert writes it
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 
 
@@ -38,13 +38,12 @@ class ThisPythonSpec(KernelSpecManager):
 class ThisPython(AsyncKernelManager):
     """Starts this interpreter as a notebook kernel."""
 
-    @default("kernel_spec_manager")
-    def _this_python(self) -> KernelSpecManager:
-        return ThisPythonSpec(parent=self)
+    def __init__(self, **options: Any):
+        super().__init__(kernel_spec_manager=ThisPythonSpec(), **options)
 
 
 def find_notebooks() -> list[Path]:
-    """Return the notebooks of the series, in order."""
+    """Return the notebooks of the series, in order; raise CannotRun if there are none."""
     found = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
     if not found:
         raise CannotRun(f"there are no notebooks in {NOTEBOOKS}; run this from a clone, or name the notebooks")
@@ -79,16 +78,12 @@ def run(paths: list[Path], output: Path) -> int:
         try:
             problem = _execute(path, notebook)
         except KeyboardInterrupt:
-            problem = "interrupted"
-        written = _write(path, notebook, output)
-        if problem is None:
-            print(f"{path.name}: done in {time.perf_counter() - start:.0f} s, see {written}")
-        elif problem == "interrupted":
+            _write(path, notebook, output)
             print(f"{path.name}: interrupted; what was finished is in {output}")
             return 130
-        else:
-            failures += 1
-            print(f"{path.name}: {problem}; see {written}")
+        failures += problem is not None
+        verdict = problem or f"done in {time.perf_counter() - start:.0f} s"
+        print(f"{path.name}: {verdict}; see {_write(path, notebook, output)}")
     return 1 if failures else 0
 
 
@@ -124,25 +119,28 @@ def _execute(path: Path, notebook: nbformat.NotebookNode) -> str | None:
             kernel_manager_class=ThisPython,
             timeout=None,
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": str(path.parent)}},
             on_cell_executed=lambda **_: progress.update(),
         )
-        with tempfile.TemporaryFile("w+") as told:  # the kernel process speaks of its transport there, and of its death
+        with tempfile.TemporaryFile(
+            "w+"
+        ) as stderr:  # the kernel process speaks of its transport there, and of its death
             try:
-                _execute_unless_interrupted(client, told)
+                _execute_unless_interrupted(client, stderr)
             except CellExecutionError as error:
                 return f"cell [{_executed(cells)}] failed: {error.ename}: {error.evalue}"
             except RuntimeError as error:  # nbclient's DeadKernelError, and what it raises if a kernel never starts
-                told.seek(0)
-                last = told.read().strip().rpartition("\n")[2]
+                stderr.seek(0)
+                last = stderr.read().strip().rpartition("\n")[2]
                 return f"the notebook's kernel ended after cell [{_executed(cells)}]: {error} {last}"
     return None
 
 
-def _execute_unless_interrupted(client: NotebookClient, told: IO[str]) -> None:
+def _execute_unless_interrupted(client: NotebookClient, stderr: IO[str]) -> None:
     """Execute in another thread: in the main one, nbclient takes Ctrl-C for itself, and the run ends in a traceback."""
     with ThreadPoolExecutor(1) as pool:
-        execution = pool.submit(asyncio.run, client.async_execute(stderr=told))
+        execution = pool.submit(asyncio.run, client.async_execute(stderr=stderr))
         try:
             execution.result()
         except KeyboardInterrupt:
@@ -164,19 +162,16 @@ def _write(path: Path, notebook: nbformat.NotebookNode, output: Path) -> Path:
 
 
 def _html(notebook: nbformat.NotebookNode) -> str:
+    """Return the notebook as a page, with the figures' alternative texts, which nbconvert's template leaves out."""
     exporter = HTMLExporter()
-    exporter.log.setLevel(logging.ERROR)  # it asks for alternative texts, which its template leaves out; see below
-    html, _ = exporter.from_notebook_node(notebook)
-    texts = [
-        output.metadata.get("image/png", {}).get("alt", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-    soup = BeautifulSoup(html, "html.parser")
-    for image, text in zip(soup.select(".jp-RenderedImage img"), texts):
-        image["alt"] = text
-    return str(soup)
+    exporter.log.setLevel(logging.ERROR)  # it warns of the missing texts
+    page, _ = exporter.from_notebook_node(notebook)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                text = output.metadata.get("image/png", {}).get("alt", "a figure")
+                page = page.replace(_NO_TEXT, f'alt="{html.escape(text)}"', 1)
+    return page
 
 
 def _replace(path: Path, text: str) -> None:

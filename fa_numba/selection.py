@@ -30,8 +30,8 @@ class Selection(NamedTuple):
 def select() -> Selection:
     """Choose GPU or simulator and import ``numba.cuda`` in that mode.
 
-    ``FA_NUMBA_DEVICE`` (``gpu`` or ``simulator``) decides; else ``NUMBA_ENABLE_CUDASIM``; else the mode in which
-    ``numba.cuda`` was already imported; else the simulator unless a GPU works.
+    ``FA_NUMBA_DEVICE`` (``gpu`` or ``simulator``) decides; else ``NUMBA_ENABLE_CUDASIM``; else the simulator if
+    ``numba.cuda`` was already imported in that mode, or if no GPU works; else the GPU.
 
     Raises
     ------

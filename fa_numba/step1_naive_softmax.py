@@ -7,7 +7,7 @@ from numba import cuda, float32
 
 from fa_numba import arrays, device
 
-THREADS = 256  # a block
+THREADS = 256  # in a block
 
 
 @cuda.jit
@@ -48,6 +48,13 @@ def naive_softmax(x: Any) -> Any:
         For other kinds of input and other dtypes.
     ValueError
         For a 0-dimensional ``x``.
+    RuntimeError
+        If a GPU was asked for and none can be used.
+
+    Warns
+    -----
+    SlowSimulation
+        If it will take more than a minute on the simulator.
 
     Notes
     -----
@@ -64,6 +71,6 @@ def naive_softmax(x: Any) -> Any:
             rows = y.size // n
             device.warn_if_slow("naive_softmax", 4 * y.size)  # x is read three times, y written once
             blocks = -(-rows // THREADS)
-            x, y_rows = call["x"].reshape(rows, n), y.reshape(rows, n)
-            device.launch(naive_softmax_kernel, blocks, THREADS, x, y_rows, stream=call.stream)
+            x_rows, y_rows = call["x"].reshape(rows, n), y.reshape(rows, n)
+            device.launch(naive_softmax_kernel, blocks, THREADS, x_rows, y_rows, stream=call.stream)
         return call.result(y)

@@ -5,6 +5,7 @@ import pytest
 from numba import cuda
 
 from fa_numba import naive_softmax
+from fa_numba.arrays import Call
 from fa_numba.device import launch, ledger
 
 X = np.ones((6, 10), np.float32)
@@ -63,6 +64,12 @@ def test_nothing_is_held_for_empty_arrays_or_after_an_error():
             naive_softmax(np.ones(4, np.int32))
     assert memory.peak == 0
     assert memory.at_peak == {}
+
+
+def test_views_that_start_together_count_once():
+    x = cuda.to_device(X)
+    with ledger() as memory, Call(first=x[:1], whole=x):
+        assert memory.held == NBYTES
 
 
 def test_ledgers_nest_and_close():

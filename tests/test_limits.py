@@ -74,7 +74,8 @@ def test_static_shared_memory_at_and_over_48_kib():
         ((1, 65536, 1), (1, 1, 1), 0, "a grid of 65536 blocks along y; the limit is 65535. Put the long axis on x"),
         ((1, 1, 65536), (1, 1, 1), 0, "a grid of 65536 blocks along z; the limit is 65535"),
         ((1, 1, 1), (1, 1, 1), 166913, "166913 bytes of shared memory in a block; .* is 166912. Use smaller tiles"),
-        ((1, 1, 1), (1, 1, 1), -1, "-1 bytes of dynamic shared memory; it takes 0 or more"),
+        ((1, 1, 1), (1, 1, 1), 1.5, "1.5 bytes of dynamic shared memory; it must be a whole number"),
+        ((1, 1, 1), (1, 1, 1), -1, "-1 bytes of dynamic shared memory; it must be a whole number"),
     ],
 )
 def test_what_is_refused(grid, block, shared, message):
@@ -90,6 +91,37 @@ def test_what_is_just_allowed():
 def test_static_and_dynamic_shared_memory_add_up():
     with pytest.raises(ValueError, match="asks for 49152 static \\+ 117761 dynamic bytes of shared memory"):
         limits.check_launch(make_tiles(32, 128), (1, 1, 1), (1, 1, 1), 166912 - 49152 + 1, A100)
+
+
+def make_choice(causal):
+    @cuda.jit
+    def choice_kernel(x):
+        if causal:
+            tile = cuda.shared.array(10000, float32)
+        elif ROWS > 4:
+            tile = cuda.shared.array(8000, float32)
+        else:
+            tile = cuda.shared.array(9000, float32)
+        x[0] = tile[0]
+
+    return choice_kernel
+
+
+@cuda.jit
+def runtime_choice_kernel(x):
+    if x[0] > 0:
+        tile = cuda.shared.array(10, float32)
+        x[0] = tile[0]
+    else:
+        tile = cuda.shared.array(20, float32)
+        x[0] = tile[1]
+
+
+def test_only_what_is_compiled_counts():
+    """What a factory decides leaves one branch; what the data decide leaves both."""
+    assert limits.static_shared_bytes(make_choice(True).py_func) == 40000
+    assert limits.static_shared_bytes(make_choice(False).py_func) == 32000
+    assert limits.static_shared_bytes(runtime_choice_kernel.py_func) == 120
 
 
 def test_launch_bounds_are_kept():

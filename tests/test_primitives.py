@@ -69,6 +69,25 @@ def test_accesses_outside_are_errors(start):
 
 
 @cuda.jit
+def store_three_kernel(x):
+    store4(x, 0, (x[0], x[1], x[2]))
+
+
+@cuda.jit
+def load_row_kernel(x, y):
+    y[0] = load4(x, (1, 0))[0]
+
+
+@simulator_only
+def test_what_a_gpu_does_not_compile_is_an_error():
+    with pytest.raises(TypeError, match="store4 writes a tuple of 4 values; 3 were given"):
+        device.launch(store_three_kernel, 1, 1, np.zeros(16, np.float32))
+    strided = cuda.to_device(np.zeros((4, 8), np.float32))[:, :4]
+    with pytest.raises(ValueError, match="4-wide access needs a C-contiguous array"):
+        device.launch(load_row_kernel, 1, 1, strided, np.zeros(1, np.float32))
+
+
+@cuda.jit
 def unaligned_tile_kernel(y):
     tile = cuda.shared.array(8, float32)
     store4(tile, 4, (y[0], y[0], y[0], y[0]))

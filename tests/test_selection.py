@@ -219,7 +219,7 @@ def test_the_extra_follows_the_driver(monkeypatch, driver, extra):
     assert selection.cuda_extra() == extra
 
 
-def test_choosing_needs_nothing_but_the_standard_library():
+def test_the_extra_can_be_told_before_anything_is_installed():
     """The Makefile runs this file before anything is installed."""
     source = f"""
 import runpy, sys

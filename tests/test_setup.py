@@ -29,7 +29,7 @@ def conda():
 
 
 def requirements(lines):
-    return {each.name: each for each in map(Requirement, lines)}
+    return {each.name.replace("_", "-"): each for each in map(Requirement, lines)}  # conda writes jupyter_client
 
 
 def test_conda_and_pip_have_the_same_pins(project, conda):

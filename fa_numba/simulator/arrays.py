@@ -30,7 +30,7 @@ class KernelArray:
     launch : Launch
         The launch it belongs to, which knows kernel and thread for error messages.
     space : str
-        ``"global"``, ``"shared"`` or ``"local"``.
+        ``"global"``, ``"shared"``, ``"local"`` or ``"constant"``.
     shadow : numpy.ndarray, optional
         Which bytes were written, in elements as wide as those of ``data``; None if all were.
     alignment : int
@@ -113,11 +113,8 @@ class KernelArray:
             raise IndexError(f"a {length}-wide access needs {self.ndim} indices, not {len(index)}")
         self._check(index)
         self._check((*index[:-1], index[-1] + length - 1))
-        if self._data.strides[-1] != self.itemsize:
-            stride = self._data.strides[-1]
-            raise ValueError(
-                f"a {length}-wide access needs consecutive elements; the last axis has stride {stride} bytes"
-            )
+        if not self._data.flags.c_contiguous:
+            raise ValueError(f"a {length}-wide access needs a C-contiguous array; this one has strides {self.strides}")
         start = self._data[(*index[:-1], slice(index[-1], index[-1] + length))]
         if self.alignment % 16 or start.__array_interface__["data"][0] % 16:
             what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of 16 bytes"

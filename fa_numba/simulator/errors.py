@@ -1,8 +1,8 @@
-"""The errors that stand for what a GPU does silently: each names kernel, source line and threads."""
+"""The simulator's errors. Each names kernel, source line and threads; most stand for what a GPU does in silence."""
 
 
 class KernelError(RuntimeError):
-    """A fault inside a kernel that a GPU would pass over in silence.
+    """A fault inside a kernel.
 
     Attributes
     ----------
@@ -34,4 +34,4 @@ class OutOfBoundsError(KernelError, IndexError):
 
 
 class MisalignedAccessError(KernelError):
-    """A 4-wide access at an address that is not a multiple of its width."""
+    """A 4-wide access at an address that need not be a multiple of 16 bytes. (A GPU stops with an error of its own.)"""

@@ -15,7 +15,7 @@ from numba.cuda.simulator.kernelapi import Dim3
 
 from fa_numba.simulator import source, warp
 from fa_numba.simulator.arrays import POISON, KernelArray, shadow_view, unwritten
-from fa_numba.simulator.errors import SyncError
+from fa_numba.simulator.errors import KernelError, SyncError
 from fa_numba.simulator.mathematics import KernelMath
 
 BLOCK_OPS = {
@@ -215,11 +215,10 @@ class Launch:
         return [thread for thread in lanes if mask >> thread.lane & 1]
 
     def _release_block(self, waiting: list[Thread]) -> None:
-        first = waiting[0].waiting
-        together = [thread for thread in waiting if thread.waiting.op == first.op and thread.waiting.site == first.site]
-        if len(together) < len(self._threads) or first.op not in BLOCK_OPS:
+        first = waiting[0]
+        if first.waiting.op not in BLOCK_OPS or not all(_meets(thread, first) for thread in self._threads):
             raise self._stuck(waiting)
-        answer = BLOCK_OPS[first.op]([thread.waiting.value for thread in waiting])
+        answer = BLOCK_OPS[first.waiting.op]([thread.waiting.value for thread in waiting])
         for thread in waiting:
             thread.answer = answer
 
@@ -265,7 +264,7 @@ class Launch:
 
     def _with_place(self, error: Exception) -> Exception:
         """Add kernel, line and thread to an exception that the kernel's code raised, keeping its type."""
-        if hasattr(error, "kernel"):
+        if isinstance(error, KernelError):
             return error
         traceback = error.__traceback__
         where = self._place(source.raising_line(traceback))
@@ -276,40 +275,49 @@ class Launch:
         return placed.with_traceback(traceback)
 
     def _stuck(self, waiting: list[Thread]) -> SyncError:
+        """Explain why none of the waiting threads can go on."""
         first = min(waiting, key=lambda thread: thread.waiting.op in BLOCK_OPS)  # a warp operation explains more
-        op, mask, _, _, site = first.waiting
-        if op in BLOCK_OPS:
-            expected = self._threads
-            here = [thread for thread in waiting if thread.waiting.op == op and thread.waiting.site == site]
-            group = f"the block's {len(expected)} threads"
-        else:
-            expected = self._lanes(first.warp, mask)
-            here = [thread for thread in waiting if thread.warp == first.warp and thread.waiting[:2] == (op, mask)]
-            group = f"the {len(expected)} threads that mask 0x{mask:08x} names in warp {first.warp}"
-        missing = [thread for thread in expected if thread not in here]
+        expected, group = self._expected_with(first)
+        missing = [thread for thread in expected if not _meets(thread, first)]
         line = source.line_of(source.kernel_frame(first.greenlet.gr_frame))
         message = (
-            f"{self.name}, {line}: cuda.{op} in block {tuple(first.blockIdx)} waits for {group}, "
-            f"but {len(missing)} never reach it: {self._whereabouts(missing)}"
+            f"{self.name}, {line}: cuda.{first.waiting.op} in block {tuple(first.blockIdx)} waits for {group}, "
+            f"but {len(missing)} never reach it: {self._places(missing)}"
         )
         return SyncError(message, kernel=self.name, line=line, threads=[tuple(thread.threadIdx) for thread in missing])
 
-    def _whereabouts(self, threads: list[Thread]) -> str:
+    def _expected_with(self, thread: Thread) -> tuple[list[Thread], str]:
+        """Return the threads that an operation waits for, and who they are in words."""
+        if thread.waiting.op in BLOCK_OPS:
+            return self._threads, f"the block's {len(self._threads)} threads"
+        lanes = self._lanes(thread.warp, thread.waiting.mask)
+        return lanes, f"the {len(lanes)} threads that mask 0x{thread.waiting.mask:08x} names in warp {thread.warp}"
+
+    def _places(self, threads: list[Thread]) -> str:
         places: dict[str, list[str]] = {}
         for thread in threads:
-            places.setdefault(self._whereabout(thread), []).append(str(tuple(thread.threadIdx)))
+            places.setdefault(self._place_of(thread), []).append(str(tuple(thread.threadIdx)))
         return "; ".join(f"{_some(names)} {place}" for place, names in places.items())
 
-    def _whereabout(self, thread: Thread) -> str:
+    def _place_of(self, thread: Thread) -> str:
         if thread.finished:
             return "already returned"
         return f"in cuda.{thread.waiting.op} at {source.line_of(source.kernel_frame(thread.greenlet.gr_frame))}"
 
 
-def _some(names: list[str], most: int = 4) -> str:
-    """Name the first few."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _meets(thread: Thread, other: Thread) -> bool:
+    """Say whether two threads wait in the same operation: a barrier at one place, a warp operation with one mask."""
+    if thread.waiting is None or thread.waiting.op != other.waiting.op:
+        return False
+    if other.waiting.op in BLOCK_OPS:
+        return thread.waiting.site == other.waiting.site
+    return thread.warp == other.warp and thread.waiting.mask == other.waiting.mask
+
+
+def _some(names: list[str]) -> str:
+    """Name the first four."""
+    shown = ", ".join(names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
 
 
 def _call_site() -> tuple:

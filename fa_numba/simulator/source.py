@@ -6,7 +6,6 @@ import sys
 from types import FrameType, TracebackType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_PRIMITIVES = os.path.join(os.path.dirname(_HERE), "primitives.py")
 
 
 def kernel_frame(frame: FrameType | None) -> FrameType | None:
@@ -38,7 +37,7 @@ def line_of(frame: FrameType | None) -> str:
 
 def _is_simulator(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
-    return filename.startswith(_HERE) or filename == _PRIMITIVES or f"{os.sep}numba{os.sep}cuda{os.sep}" in filename
+    return filename.startswith(_HERE) or f"{os.sep}numba{os.sep}cuda{os.sep}" in filename
 
 
 def _format(frame: FrameType, number: int) -> str:

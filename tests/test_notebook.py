@@ -1,0 +1,53 @@
+"""What the notebooks call: the check must fail where it should."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from fa_numba import device, notebook
+from fa_numba.step1_naive_softmax import naive_softmax_kernel
+
+INF, NAN = math.inf, math.nan
+
+
+def test_check_passes_and_says_so(capsys):
+    truth = np.array([1.0, -INF, NAN])
+    notebook.check("dq", np.float32([1.0000001, -INF, NAN]), truth, within=1e-6)
+    notebook.check("dq", cuda.to_device(truth), truth, within=1e-6)
+    notebook.check("nothing", np.zeros((0, 3)), np.zeros((0, 3)), within=1e-6)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["PASS  dq  within 1e-06 of float64"] * 2 + ["PASS  nothing  within 1e-06 of float64"]
+
+
+@pytest.mark.parametrize(
+    ("result", "truth", "message"),
+    [
+        ([1.0, 2.1], [1.0, 2.0], "lse: off by 0.1 from float64, and 0.01 is allowed"),
+        ([-INF, 5.0], [-INF, 1.0], "lse: off by 4"),
+        ([INF, 1.0], [-INF, 1.0], "NaN or infinities stand in other places"),
+        ([NAN, 1.0], [0.0, 1.0], "NaN or infinities stand in other places"),
+        ([0.0, 1.0], [NAN, 1.0], "NaN or infinities stand in other places"),
+        ([INF, 1.0], [0.0, 1.0], "NaN or infinities stand in other places"),
+        ([1.0], [1.0, 1.0], r"the shape is \(1,\), not \(2,\)"),
+    ],
+)
+def test_check_fails(result, truth, message):
+    with pytest.raises(AssertionError, match=message):
+        notebook.check("lse", np.array(result), np.array(truth), within=0.01)
+
+
+def test_the_source_shown_is_the_one_imported(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda markdown: shown.append(markdown.data))
+    notebook.show_source(naive_softmax_kernel)
+    notebook.show_source(notebook.where)
+    assert shown[0].startswith("```python\n@cuda.jit\ndef naive_softmax_kernel(x, y):\n")
+    assert shown[0].endswith("/ l\n```")
+    assert shown[1].startswith("```python\ndef where() -> None:")
+
+
+def test_where_names_the_device(capsys):
+    notebook.where()
+    assert capsys.readouterr().out == f"Running on {device.describe()}.\n"
