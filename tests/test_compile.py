@@ -34,6 +34,23 @@ def test_every_form_was_compiled_for_every_architecture(reports):
     assert all(report.registers > 0 for report in reports)
 
 
+def test_no_kernel_is_forgotten():
+    """Every kernel that a module of the package holds is in the list."""
+    source = """
+import importlib, json, pkgutil
+import compiler, fa_numba
+modules = [importlib.import_module(f"fa_numba.{m.name}") for m in pkgutil.iter_modules(fa_numba.__path__)
+           if m.name not in ("__main__", "simulator", "torch")]
+named = {n for m in modules for n, value in vars(m).items() if n.endswith("_kernel") and hasattr(value, "py_func")}
+print(json.dumps([sorted(named), sorted({kernel.py_func.__name__ for _, kernel, _ in compiler.forms()})]))
+"""
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
+    assert finished.returncode == 0, finished.stderr
+    named, compiled = json.loads(finished.stdout)
+    assert named
+    assert set(named) <= set(compiled)
+
+
 def test_float32_kernels_compute_in_float32(reports):
     """CASES C30: a bare 0.0 becomes float64 on a GPU, and no result shows it."""
     assert {report.form: report.float64 for report in reports if "float32" in report.form and report.float64} == {}
