@@ -9,8 +9,14 @@ from fa_numba import __version__
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
     options = _parser().parse_args(arguments)
-    return options.action(options)
+    try:
+        return options.action(options)
+    except KeyboardInterrupt:
+        print("fa-numba: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

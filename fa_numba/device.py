@@ -81,7 +81,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     grid, block : int or tuple of up to three int
         Blocks in the grid, threads in a block.
     *args
-        The kernel's arguments. NumPy arrays are copied to the device, and back when the kernel has ended.
+        The kernel's arguments. NumPy arrays are copied to the device, and when the kernel has ended, those that it
+        changed are copied back.
     shared : int
         Bytes of dynamic shared memory; the driver is asked for more than 48 KiB where needed.
     stream
@@ -90,7 +91,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     Raises
     ------
     ValueError
-        If threads, grid or shared memory exceed what the device allows. Nothing has run then.
+        If threads, grid or shared memory exceed what the device allows: nothing has run then. Also if the kernel wrote
+        to a NumPy array that is read-only.
     TypeError
         If ``kernel`` is not a kernel.
     RuntimeError
@@ -116,19 +118,25 @@ def _three(what: str, extents: Any) -> tuple[int, int, int]:
 
 @contextlib.contextmanager
 def _moved_to_device(kernel: Any, args: tuple, stream: Any) -> Iterator[list[Any]]:
-    """Yield the arguments with NumPy arrays moved to the device; afterwards copy back those that can be written."""
+    """Yield the arguments with NumPy arrays moved to the device; afterwards copy back those that the kernel changed."""
     moved: dict[int, Any] = {}  # by identity: an array given twice stays one
+    names = kernel.py_func.__code__.co_varnames
     with contextlib.ExitStack() as held:
-        for name, arg in zip(kernel.py_func.__code__.co_varnames, args):
+        for number, arg in enumerate(args):
             if _is_host_array(arg) and id(arg) not in moved:
                 moved[id(arg)] = cuda.to_device(np.ascontiguousarray(arg))
-                held.callback(hold(name, moved[id(arg)]))
+                held.callback(hold(names[min(number, len(names) - 1)], moved[id(arg)]))
         yield [moved.get(id(arg), arg) for arg in args]
         if moved and stream:
             stream.synchronize()  # what copies back knows the default stream only
-        for arg in args:
-            if id(arg) in moved and arg.flags.writeable:
-                arg[...] = moved[id(arg)].copy_to_host()
+        results = [(arg, moved[id(arg)].copy_to_host()) for arg in args if id(arg) in moved]
+        # Arrays may overlap in host memory: only what the kernel changed may go back.
+        for arg, result in [(arg, result) for arg, result in results if arg.tobytes() != result.tobytes()]:
+            if not arg.flags.writeable:
+                raise ValueError(
+                    f"{kernel.py_func.__name__} wrote to a read-only array; give it one that can be written"
+                )
+            arg[...] = result
 
 
 def _is_host_array(arg: Any) -> bool:

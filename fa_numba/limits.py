@@ -13,9 +13,11 @@ import os
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.np.numpy_support import as_dtype
 
 STATIC_SHARED = 48 * 1024
@@ -41,6 +43,10 @@ _REMEDIES = {
 }
 
 
+_NUMBER_FUNCTIONS = {"abs": abs, "int": int, "len": len, "max": max, "min": min}
+_REFERENCES = (ast.Name, ast.Attribute)
+
+
 @dataclass(frozen=True)
 class Limits:
     """The launch limits of a device; shared memory in bytes."""
@@ -63,7 +69,7 @@ def simulated() -> Limits:
 
     ValueError if it is not known.
     """
-    return of_capability(os.environ.get("FA_NUMBA_SIMULATED_CC", SIMULATED_CAPABILITY))
+    return of_capability(os.environ.get("FA_NUMBA_SIMULATED_CC") or SIMULATED_CAPABILITY)
 
 
 def check_launch(
@@ -164,29 +170,41 @@ def _reachable(function: Any) -> list[Any]:
     pending = [function]
     while pending:
         current = pending.pop()
-        if current in found:
-            continue
-        found.append(current)
-        names = _visible_names(current)
-        used = (names.get(name) for name in current.__code__.co_names + current.__code__.co_freevars)
-        pending += [value.py_func for value in used if hasattr(value, "py_func")]
+        if current not in found:
+            found.append(current)
+            names = _visible_names(current)
+            nodes = [node for node in ast.walk(_syntax_tree(current.__code__)) if isinstance(node, _REFERENCES)]
+            used = [_evaluate(node, names) for node in nodes]
+            pending += [value.py_func for value in used if hasattr(value, "py_func")]
     return found
 
 
 def _visible_names(function: Any) -> dict[str, Any]:
-    closure = inspect.getclosurevars(function)
-    return {**function.__globals__, **closure.nonlocals}
+    """Return what the names in a function mean, as far as that is known before it runs."""
+    code = function.__code__
+    cells = {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or ())}
+    names = {**function.__globals__, **cells}
+    return {name: value for name, value in names.items() if name not in code.co_varnames}
 
 
 def _declared_bytes(function: Any) -> int:
-    names = dict(_visible_names(function))
+    names = _visible_names(function)
     total = 0
-    for node in _compiled_nodes(_syntax_tree(function), names):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            names[node.targets[0].id] = _evaluate(node.value, names)
+    for node in _compiled_nodes(_syntax_tree(function.__code__), names):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            _assign(node.targets[0], _evaluate(node.value, names), names)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("shared.array"):
             total += _array_bytes(node, names)
     return total
+
+
+def _assign(target: ast.expr, value: Any, names: dict[str, Any]) -> None:
+    if isinstance(target, ast.Name):
+        names[target.id] = value
+    if isinstance(target, ast.Tuple):
+        values = value if isinstance(value, tuple) and len(value) == len(target.elts) else [None] * len(target.elts)
+        for each, part in zip(target.elts, values):
+            _assign(each, part, names)
 
 
 def _compiled_nodes(node: ast.AST, names: dict[str, Any]) -> Iterator[ast.AST]:
@@ -201,29 +219,32 @@ def _compiled_nodes(node: ast.AST, names: dict[str, Any]) -> Iterator[ast.AST]:
         yield from _compiled_nodes(child, names)
 
 
-@functools.cache
-def _syntax_tree(function: Any) -> ast.AST:
+@functools.lru_cache(maxsize=1024)
+def _syntax_tree(code: CodeType) -> ast.AST:
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+        return ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, SyntaxError):  # made by exec, or cut out of its context
         return ast.Module([], [])
 
 
 def _array_bytes(call: ast.Call, names: dict[str, Any]) -> int:
     arguments = dict(zip(("shape", "dtype"), call.args)) | {keyword.arg: keyword.value for keyword in call.keywords}
-    shape = _evaluate(arguments["shape"], names)
-    dtype = _evaluate(arguments["dtype"], names)
+    shape, dtype = (_evaluate(arguments.get(name), names) for name in ("shape", "dtype"))
     if shape is None or dtype is None:
         return 0
-    dtype = dtype if isinstance(dtype, (type, np.dtype)) else as_dtype(dtype)
-    return math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
+    try:
+        itemsize = (as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)).itemsize
+        return math.prod(np.atleast_1d(shape).tolist()) * itemsize
+    except (TypeError, NotImplementedError):  # an error that the compiler will explain
+        return 0
 
 
-def _evaluate(node: ast.expr, names: dict[str, Any]) -> Any:
-    """Evaluate a constant expression; None if it needs more than the names."""
-    if any(isinstance(part, ast.Call) for part in ast.walk(node)):
+def _evaluate(node: ast.expr | None, names: dict[str, Any]) -> Any:
+    """Evaluate a constant expression; None if it needs more than the names and a few functions of numbers."""
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)] if node else []
+    if node is None or any(not isinstance(each, ast.Name) or each.id not in _NUMBER_FUNCTIONS for each in calls):
         return None
     try:
-        return eval(compile(ast.Expression(node), "<shape>", "eval"), {"__builtins__": {}}, names)
+        return eval(compile(ast.Expression(node), "<shape>", "eval"), {"__builtins__": _NUMBER_FUNCTIONS}, names)
     except Exception:
         return None

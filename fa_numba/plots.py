@@ -40,7 +40,8 @@ def show(figure: Figure, alt: str) -> None:
 def exp_overflow() -> Figure:
     """Plot float32 exp(x), and where it becomes infinite."""
     x = np.linspace(60, 100, 4001, dtype=np.float32)
-    y = np.exp(x)
+    with np.errstate(over="ignore"):
+        y = np.exp(x)
     last = int(np.flatnonzero(np.isfinite(y))[-1])
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(WIDTH, 3.0))

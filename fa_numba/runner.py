@@ -6,7 +6,8 @@ import logging
 import os
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import warnings
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
+from nbconvert.filters import strip_ansi
 from tqdm import tqdm
 
 _NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconvert writes it
@@ -70,6 +72,7 @@ def run(paths: list[Path], output: Path) -> int:
     CannotRun
         If a notebook cannot be read or the folder not written, before anything is executed.
     """
+    _require_own_names(paths, output)
     notebooks = [(path, _read(path)) for path in paths]
     _require_writable(output)
     failures = 0
@@ -78,19 +81,38 @@ def run(paths: list[Path], output: Path) -> int:
         try:
             problem = _execute(path, notebook)
         except KeyboardInterrupt:
-            _write(path, notebook, output)
             print(f"{path.name}: interrupted; what was finished is in {output}")
+            _write(path, notebook, output)
             return 130
-        failures += problem is not None
         verdict = problem or f"done in {time.perf_counter() - start:.0f} s"
-        print(f"{path.name}: {verdict}; see {_write(path, notebook, output)}")
+        try:
+            print(f"{path.name}: {verdict}; see {_write(path, notebook, output)}")
+        except OSError as error:
+            problem = f"{path.name}: {verdict}; but {error.filename} cannot be written: {error.strerror}"
+            print(problem)
+        failures += problem is not None
     return 1 if failures else 0
+
+
+def _require_own_names(paths: list[Path], output: Path) -> None:
+    """Refuse what would overwrite one result, or a notebook itself, with another."""
+    for path in paths:
+        if path.suffix != ".ipynb":
+            raise CannotRun(f"{path} is not a notebook: its name does not end in .ipynb")
+        if path.resolve().parent == output.resolve():
+            raise CannotRun(f"{path} lies in the output folder, where it would be overwritten; choose another --output")
+    names = [path.name for path in paths]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise CannotRun(f"two notebooks are named {twice}; run them one at a time, with an --output each")
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
     try:
-        notebook = nbformat.read(path, as_version=4)
-        nbformat.validate(notebook)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what older notebooks lack
+            notebook = nbformat.read(path, as_version=4)
+            nbformat.validate(notebook)
     except Exception as error:  # nbformat raises what it happens to meet in a file that is no notebook
         reason = str(error).partition("\n")[0]
         raise CannotRun(f"{path} cannot be read as a notebook: {type(error).__name__}: {reason}") from None
@@ -129,7 +151,7 @@ def _execute(path: Path, notebook: nbformat.NotebookNode) -> str | None:
             try:
                 _execute_unless_interrupted(client, stderr)
             except CellExecutionError as error:
-                return f"cell [{_executed(cells)}] failed: {error.ename}: {error.evalue}"
+                return f"cell [{_executed(cells)}] failed: {error.ename}: {strip_ansi(error.evalue)}"
             except RuntimeError as error:  # nbclient's DeadKernelError, and what it raises if a kernel never starts
                 stderr.seek(0)
                 last = stderr.read().strip().rpartition("\n")[2]
@@ -140,13 +162,20 @@ def _execute(path: Path, notebook: nbformat.NotebookNode) -> str | None:
 def _execute_unless_interrupted(client: NotebookClient, stderr: IO[str]) -> None:
     """Execute in another thread: in the main one, nbclient takes Ctrl-C for itself, and the run ends in a traceback."""
     with ThreadPoolExecutor(1) as pool:
-        execution = pool.submit(asyncio.run, client.async_execute(stderr=stderr))
+        execution = pool.submit(lambda: asyncio.run(client.async_execute(stderr=stderr)))
         try:
             execution.result()
         except KeyboardInterrupt:
-            if client.km is not None and client.km.has_kernel:
-                asyncio.run(client.km.shutdown_kernel(now=True))
+            while not execution.done():  # nbclient cleans up when its kernel is gone, be it just starting
+                _kill_kernel(client)
+                wait([execution], timeout=0.1)
             raise
+
+
+def _kill_kernel(client: NotebookClient) -> None:
+    process = getattr(getattr(client.km, "provisioner", None), "process", None)
+    if process is not None and client.kc is not None:
+        process.kill()
 
 
 def _executed(cells: list[nbformat.NotebookNode]) -> int:
@@ -177,5 +206,8 @@ def _html(notebook: nbformat.NotebookNode) -> str:
 def _replace(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -142,6 +142,27 @@ def test_one_array_given_twice_stays_one():
     np.testing.assert_array_equal(x, 2 * np.arange(8))
 
 
+def test_overlapping_arrays_keep_the_result():
+    """CASES C21: only what the kernel changed goes back."""
+    base = np.arange(8, dtype=np.float32)
+    launch(scale_all_kernel, 1, 4, base[:4], base, np.float32(3))
+    np.testing.assert_array_equal(base, [0, 3, 6, 9, 4, 5, 6, 7])
+
+
+@cuda.jit
+def scale_all_kernel(y, x, factor):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = factor * x[i]
+
+
+def test_a_read_only_array_is_not_an_output():
+    x = np.arange(4, dtype=np.float32)
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="count_kernel wrote to a read-only array"):
+        launch(count_kernel, 1, 4, x[::-1])
+
+
 def test_device_arguments_stay_on_the_device():
     x = cuda.to_device(np.arange(8, dtype=np.float64))
     y = cuda.device_array(8, np.float64)

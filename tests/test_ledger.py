@@ -97,6 +97,21 @@ def test_a_launch_counts_the_numpy_arrays_it_moves():
     assert memory.held == 0
 
 
+def test_ledgers_that_hold_the_same_are_still_two():
+    with ledger() as outer:
+        with ledger() as inner:
+            pass
+        naive_softmax(X)
+    assert (outer.peak, inner.peak) == (2 * NBYTES, 0)
+
+
+def test_a_ledger_closes_after_an_error():
+    with pytest.raises(KeyError), ledger() as memory:
+        raise KeyError
+    naive_softmax(X)
+    assert memory.peak == 0
+
+
 def test_the_peak_is_of_one_moment_not_a_sum():
     with ledger() as memory:
         for _ in range(5):

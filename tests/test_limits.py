@@ -1,5 +1,7 @@
 """Launch limits: what is counted, and what the refusals say."""
 
+import types
+
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
@@ -122,6 +124,42 @@ def test_only_what_is_compiled_counts():
     assert limits.static_shared_bytes(make_choice(True).py_func) == 40000
     assert limits.static_shared_bytes(make_choice(False).py_func) == 32000
     assert limits.static_shared_bytes(runtime_choice_kernel.py_func) == 120
+
+
+WIDE, TALL = 200, 100
+
+
+@cuda.jit
+def evaluated_kernel(n):
+    a, b = WIDE, TALL
+    first = cuda.shared.array(max(a, b), float32)
+    n = 3
+    second = cuda.shared.array((n, len((1, 2))), dtype="float32")
+    n = 100000
+    first[0] = second[0, 0] = n
+
+
+@cuda.jit
+def unknown_kernel(WIDE):  # noqa: N803 (hides a global on purpose)
+    a = cuda.shared.array(WIDE, float32)
+    b = cuda.shared.array(4)
+    c = cuda.shared.array(4, a.dtype)
+    b[0] = c[0] = a[0]
+
+
+def test_expressions_are_evaluated_in_order_and_unknown_ones_left_out():
+    assert limits.static_shared_bytes(evaluated_kernel.py_func) == 4 * 200 + 4 * 6
+    assert limits.static_shared_bytes(unknown_kernel.py_func) == 0
+
+
+def test_device_functions_of_other_modules_count():
+    other = types.SimpleNamespace(deep=deep)
+
+    @cuda.jit
+    def far_kernel(x):
+        x[0] = other.deep()
+
+    assert limits.static_shared_bytes(far_kernel.py_func) == 160
 
 
 def test_launch_bounds_are_kept():

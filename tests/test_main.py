@@ -60,7 +60,7 @@ def test_run_says_which_cell_failed_and_goes_on(write_notebook, tmp_path, capfd)
 
 def test_run_says_that_a_kernel_died(write_notebook, tmp_path, capfd):
     path = write_notebook("dead.ipynb", "print('before')", "import os; os._exit(3)")
-    assert main(["run", path, "--output", str(tmp_path)]) == 1
+    assert main(["run", path, "--output", str(tmp_path / "out")]) == 1
     assert "dead.ipynb: the notebook's kernel ended" in capfd.readouterr().out
 
 
@@ -90,6 +90,38 @@ def test_run_says_that_the_folder_is_read_only(write_notebook, tmp_path, capfd):
     folder.mkdir(mode=0o500)
     assert main(["run", path, "--output", str(folder)]) == 2
     assert "cannot be written: Permission denied" in capfd.readouterr().err
+
+
+def test_run_overwrites_nothing(write_notebook, tmp_path, capfd):
+    path = write_notebook("one.ipynb", "print(1)")
+    before = (tmp_path / "one.ipynb").read_bytes()
+    assert main(["run", path, "--output", str(tmp_path)]) == 2
+    assert "lies in the output folder, where it would be overwritten" in capfd.readouterr().err
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "one.ipynb").write_bytes(before)
+    assert main(["run", path, str(tmp_path / "two" / "one.ipynb"), "--output", str(tmp_path / "out")]) == 2
+    assert "two notebooks are named one.ipynb" in capfd.readouterr().err
+    assert main(["run", str(tmp_path / "page.html"), "--output", str(tmp_path / "out")]) == 2
+    assert "is not a notebook: its name does not end in .ipynb" in capfd.readouterr().err
+    assert (tmp_path / "one.ipynb").read_bytes() == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_goes_on_when_a_result_cannot_be_written(write_notebook, tmp_path, capfd):
+    first, second = write_notebook("one.ipynb", "print(1)"), write_notebook("two.ipynb", "print(2)")
+    (tmp_path / "out" / "one.html").mkdir(parents=True)
+    assert main(["run", first, second, "--output", str(tmp_path / "out")]) == 1
+    printed = capfd.readouterr()
+    assert "one.ipynb: done in" in printed.out and "cannot be written" in printed.out
+    assert "two.ipynb: done in" in printed.out
+    assert "Traceback" not in printed.err
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_run_puts_the_alternative_text_on_the_page(write_notebook, tmp_path):
+    source = "from fa_numba import plots\nplots.show(plots.exp_overflow(), 'it <ends>')"
+    assert main(["run", write_notebook("one.ipynb", source), "--output", str(tmp_path / "out")]) == 0
+    assert 'alt="it &lt;ends&gt;"' in (tmp_path / "out" / "one.html").read_text()
 
 
 def test_run_without_notebooks(monkeypatch, tmp_path, capfd):

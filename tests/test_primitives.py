@@ -82,9 +82,25 @@ def load_row_kernel(x, y):
 def test_what_a_gpu_does_not_compile_is_an_error():
     with pytest.raises(TypeError, match="store4 writes a tuple of 4 values; 3 were given"):
         device.launch(store_three_kernel, 1, 1, np.zeros(16, np.float32))
+    with pytest.raises(TypeError, match="4-wide access needs a float32 or float64 array, not int32"):
+        device.launch(load_at_kernel, 1, 1, np.zeros(16, np.int32), np.zeros(1, np.int32), 0)
+    with pytest.raises(IndexError, match="a 4-wide access needs 2 indices, not 1"):
+        device.launch(load_at_kernel, 1, 1, np.zeros((4, 4), np.float32), np.zeros(1, np.float32), 0)
     strided = cuda.to_device(np.zeros((4, 8), np.float32))[:, :4]
     with pytest.raises(ValueError, match="4-wide access needs a C-contiguous array"):
         device.launch(load_row_kernel, 1, 1, strided, np.zeros(1, np.float32))
+
+
+@simulator_only
+def test_host_arrays_start_aligned_and_views_of_device_arrays_where_they_start():
+    base = np.arange(17, dtype=np.float32)
+    y = np.zeros(1, np.float32)
+    load_at_kernel[1, 1](base[1:], y, 0)
+    assert y[0] == 1
+    with pytest.raises(MisalignedAccessError):
+        load_at_kernel[1, 1](cuda.to_device(base)[1:], y, 0)
+    load_at_kernel[1, 1](cuda.to_device(base)[4:], y, 0)
+    assert y[0] == 4
 
 
 @cuda.jit

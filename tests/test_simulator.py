@@ -1,13 +1,16 @@
 """The simulator: what it computes, what it accepts, and what it refuses."""
 
+import inspect
 import math
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pytest
 from conftest import simulator_only
-from numba import cuda, float32, float64, int32
+from numba import cuda, float32, float64, int32, uint32
 
 from fa_numba import device, selection
 
@@ -133,9 +136,9 @@ def test_threads_are_numbered_x_first_in_three_dimensions():
 @cuda.jit
 def count_kernel(x, out):
     t = cuda.threadIdx.x
-    out[0, t] = cuda.syncthreads_count(x[t] > 0)
-    out[1, t] = cuda.syncthreads_and(x[t] > 0)
-    out[2, t] = cuda.syncthreads_or(x[t] > 0)
+    out[0, t] = cuda.syncthreads_count(int32(x[t] > 0))
+    out[1, t] = cuda.syncthreads_and(int32(x[t] > 0))
+    out[2, t] = cuda.syncthreads_or(int32(x[t] > 0))
 
 
 @pytest.mark.parametrize("positive", [0, 3, 40])
@@ -188,12 +191,78 @@ def test_atomics_count_every_thread():
     np.testing.assert_array_equal(counts, np.bincount(x))
 
 
-def test_a_kernel_sees_numba_s_own_cuda_again_after_its_launch():
-    before = cuda, math
-    run(count_kernel, 32, np.ones(32, np.int32), np.zeros((3, 32), np.int32))
-    with pytest.raises(OutOfBoundsError):
-        run(count_kernel, 32, np.ones(31, np.int32), np.zeros((3, 32), np.int32))
-    assert (cuda, math) == before
+def test_a_launch_leaves_the_globals_of_its_module_alone():
+    """Other threads of the process may be using them at that very moment."""
+    seen = []
+
+    @cuda.jit
+    def looking_kernel():
+        seen.append((cuda, math, globals()["cuda"], launched_globals["cuda"], launched_globals["math"]))
+
+    launched_globals = globals()
+    run(looking_kernel, 1)
+    ((cuda_inside, math_inside, named, cuda_outside, math_outside),) = seen
+    assert cuda_inside is named is not cuda
+    assert math_inside is not math
+    assert cuda_outside is cuda
+    assert math_outside is math
+
+
+def test_launches_from_several_os_threads_wait_for_one_another():
+    x = np.arange(32, dtype=np.float32)
+    results = [np.empty_like(x) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(run, rotate_kernel, 32, x, y, times) for times, y in enumerate(results)]
+        assert [math.exp(0) for _ in range(100)] == [1] * 100
+        for job in jobs:
+            job.result()
+    for times, y in enumerate(results):
+        np.testing.assert_array_equal(y, np.roll(x, -times))
+
+
+@cuda.jit
+def launching_kernel(x):
+    store_kernel[1, 1](x)
+
+
+def test_a_kernel_cannot_launch_another():
+    with pytest.raises(RuntimeError, match="store_kernel was launched from inside the kernel launching_kernel"):
+        run(launching_kernel, 1, np.zeros(1))
+
+
+def make_aliased():
+    from numba import cuda as cu
+
+    @cu.jit
+    def aliased_kernel(x):
+        x[cu.grid(1)] = numba.cuda.blockDim.x
+
+    return aliased_kernel
+
+
+def test_cuda_may_have_other_names():
+    x = np.zeros(4)
+    run(make_aliased(), 4, x)
+    np.testing.assert_array_equal(x, [4, 4, 4, 4])
+
+
+@cuda.jit
+def while_kernel(x, out):
+    t = cuda.threadIdx.x
+    left = x[t]
+    while cuda.syncthreads_count(int32(left > 0)) > 0:
+        if left > 1:
+            left -= 2
+            continue
+        left -= 1
+    out[t] = left
+
+
+def test_a_barrier_in_the_test_of_a_loop_is_one_barrier():
+    """Python compiles that test twice."""
+    out = np.full(64, 7)
+    run(while_kernel, 64, np.arange(64) % 5, out)
+    assert (out <= 0).all()
 
 
 # -- warp operations --------------------------------------------------------------------------------------------
@@ -364,6 +433,37 @@ def test_shuffles_move_only_what_numba_compiles():
         run(shuffle_kernel, 32, np.zeros(32, np.float16), np.zeros((4, 32), np.float16), FULL, 1)
 
 
+@cuda.jit
+def ballot_bits_kernel(x, out):
+    t = cuda.threadIdx.x
+    ballot = cuda.ballot_sync(FULL, x[t])
+    out[0, t] = 1 if ballot & (1 << cuda.laneid) else 0
+    out[1, t] = ballot & 0xFFFFFFFF
+
+
+def test_a_ballot_is_as_wide_as_any_integer():
+    x = np.arange(32) % 3 % 2
+    out = np.zeros((2, 32), np.int64)
+    run(ballot_bits_kernel, 32, x, out)
+    np.testing.assert_array_equal(out[0], x)
+    assert (out[1] == sum(int(bit) << lane for lane, bit in enumerate(x))).all()
+
+
+@cuda.jit
+def wrong_predicate_kernel(x, which):
+    if which == 0:
+        cuda.syncthreads_or(x[0] > 0)
+    else:
+        cuda.eq_sync(FULL, x[0])
+
+
+def test_predicates_are_what_numba_compiles():
+    with pytest.raises(TypeError, match=r"syncthreads_or takes an integer, not bool; write int32\(\.\.\.\)"):
+        run(wrong_predicate_kernel, 32, np.zeros(1, np.float32), 0)
+    with pytest.raises(TypeError, match="eq_sync takes an integer or a bool, not float32"):
+        run(wrong_predicate_kernel, 32, np.zeros(1, np.float32), 1)
+
+
 # -- barriers and shuffles that are never reached ----------------------------------------------------------------
 
 
@@ -469,6 +569,48 @@ def test_an_exception_before_a_barrier_ends_the_launch():
         run(raising_kernel, 32, np.zeros(32))
 
 
+class CodedError(Exception):
+    """Takes a number, not a text."""
+
+    def __init__(self, code):
+        super().__init__(code)
+        self.code = int(code)
+
+
+@cuda.jit
+def coded_kernel(x):
+    raise CodedError(3)
+
+
+def test_an_exception_stays_the_one_that_was_raised():
+    with pytest.raises(CodedError, match=r"coded_kernel, test_simulator.py:\d+ .*: 3") as caught:
+        run(coded_kernel, 1, np.zeros(1))
+    assert caught.value.code == 3
+
+
+def test_too_few_arguments_name_the_kernel():
+    with pytest.raises(TypeError, match=r"coded_kernel: .*missing 1 required positional argument"):
+        run(coded_kernel, 1)
+
+
+def test_the_line_is_told_wherever_the_file_lies(tmp_path):
+    folder = tmp_path / "numba" / "cuda"
+    folder.mkdir(parents=True)
+    (folder / "lesson.py").write_text(inspect.getsource(branches_kernel.py_func))
+    source = compile((folder / "lesson.py").read_text(), str(folder / "lesson.py"), "exec")
+    names = {"cuda": cuda}
+    exec(source, names)
+    with pytest.raises(SyncError, match=r"branches_kernel, lesson.py:\d+ \(cuda.syncthreads\(\)\)"):
+        run(names["branches_kernel"], 32, np.zeros(2, np.float32))
+
+
+def test_a_notebook_cell_is_named_by_its_function():
+    names = {"cuda": cuda}
+    exec(compile("@cuda.jit\ndef cell_kernel(x):\n    x[9] = 1\n", "/tmp/ipykernel_1/2.py", "exec"), names)
+    with pytest.raises(OutOfBoundsError, match="cell_kernel, line 3 of the cell of cell_kernel: thread"):
+        run(names["cell_kernel"], 1, np.zeros(1))
+
+
 @cuda.jit
 def overflow_kernel(x):
     x[0] = math.exp(1000.0)
@@ -536,6 +678,56 @@ def previous_block_kernel(out):
 def test_a_block_does_not_see_the_shared_memory_of_the_block_before():
     with pytest.raises(UninitializedReadError, match=r"block \(1, 0, 0\)"):
         run(previous_block_kernel, 1, np.zeros(2), blocks=2)
+
+
+poisoned = []
+
+
+@cuda.jit
+def poison_kernel(out):
+    tile = cuda.shared.array(4, float32)
+    own = cuda.local.array(4, int32)
+    memory = cuda.shared.array(0, float64)
+    poisoned.extend([tile._data.copy(), own._data.copy(), memory._data.copy()])
+    tile[0] = own[0] = memory[0] = 0
+
+
+def test_memory_starts_poisoned_in_every_block():
+    poisoned.clear()
+    run(poison_kernel, 1, np.zeros(1), blocks=2, shared=16)
+    assert len(poisoned) == 6
+    for tile, own, memory in (poisoned[:3], poisoned[3:]):
+        assert np.isnan(tile).all() and np.isnan(memory).all()
+        assert (own == -1).all()
+
+
+@cuda.jit
+def previous_dynamic_kernel(out):
+    memory = cuda.shared.array(0, float32)
+    if cuda.blockIdx.x == 0:
+        memory[0] = 1
+    out[cuda.blockIdx.x] = memory[0]
+
+
+def test_dynamic_memory_is_new_in_every_block():
+    with pytest.raises(UninitializedReadError, match=r"block \(1, 0, 0\)"):
+        run(previous_dynamic_kernel, 1, np.zeros(2), blocks=2, shared=4)
+
+
+@cuda.jit
+def transposed_tile_kernel(out):
+    tile = cuda.shared.array((2, 3), float32)
+    tile[0, 1] = 5
+    out[0] = tile.T[1, 0]
+    out[1] = tile.reshape(6)[1]
+    out[2] = tile.T[0, 1]
+
+
+def test_views_know_what_was_written():
+    out = np.zeros(3)
+    with pytest.raises(UninitializedReadError, match=r"reads \[0, 1\]"):
+        run(transposed_tile_kernel, 1, out)
+    np.testing.assert_array_equal(out, [5, 5, 0])
 
 
 @cuda.jit
@@ -627,6 +819,40 @@ def test_indices_outside_the_array(i, j):
 
 
 @cuda.jit
+def odd_index_kernel(x, which):
+    if which == 0:
+        x[0, 0, 0] = 1
+    elif which == 1:
+        x.flat[12] = 1
+    elif which == 2:
+        x.flat[-1] = 1
+    else:
+        x.flat[5] = 7
+
+
+def test_other_ways_to_miss_an_array():
+    x = np.zeros((3, 4))
+    for which in (0, 1, 2):
+        with pytest.raises(OutOfBoundsError):
+            run(odd_index_kernel, 1, x, which)
+    run(odd_index_kernel, 1, x, 3)
+    assert x[1, 1] == 7 and x.sum() == 7
+
+
+@cuda.jit
+def tuple_kernel(arrays, out):
+    out[0] = arrays[1][0]
+    out[1] = arrays[0][-1]
+
+
+def test_arrays_in_a_tuple_are_checked():
+    out = np.zeros(2)
+    with pytest.raises(OutOfBoundsError, match=r"index \[-1\] of a global array"):
+        run(tuple_kernel, 1, (np.ones(3), np.full(2, 5.0)), out)
+    assert out[0] == 5
+
+
+@cuda.jit
 def slice_kernel(x, start, stop):
     part = x[start:stop]
     part[0] = 1
@@ -658,8 +884,8 @@ def test_views_of_arrays():
     out = np.zeros(5)
     run(views_kernel, 1, x, out)
     np.testing.assert_array_equal(out, [6, 6, 6, 6, 9])
-    run(views_kernel, 1, x[::-1, ::-1], out)
-    np.testing.assert_array_equal(out, [5, 5, 5, 5, 9])
+    with pytest.raises(ValueError, match=r"views_kernel, .*reshape needs a C-contiguous array"):
+        run(views_kernel, 1, x[::-1, ::-1], out)
 
 
 table = np.arange(4.0)
@@ -721,6 +947,29 @@ def test_math_keeps_the_precision_of_its_argument():
     assert math.exp(np.float32(0)) == 1 and type(math.exp(np.float32(0))) is float  # outside nothing has changed
 
 
+@cuda.jit
+def integers_kernel(x, out):
+    out[0] = x[0] * x[0]
+    out[1] = x[1] + 3000000000
+    out[2] = uint32(-1)
+    out[3] = int32(1 << 31)
+    out[4] = -7 // 2
+    x[2] = 1 << 31
+    x[3] = -1
+
+
+def test_integers_are_as_wide_as_compiled():
+    """Numba computes with 64 bits, whatever the array's width; a store into fewer wraps around."""
+    out = np.zeros(5, np.int64)
+    x = np.array([46341, 1, 0, 0], np.int32)
+    run(integers_kernel, 1, x, out)
+    np.testing.assert_array_equal(out, [46341 * 46341, 3000000001, 2**32 - 1, -(2**31), -4])
+    np.testing.assert_array_equal(x[2:], [-(2**31), -1])
+    unsigned = np.array([3, 1, 0, 0], np.uint8)
+    run(integers_kernel, 1, unsigned, out)
+    np.testing.assert_array_equal(unsigned[2:], [0, 255])
+
+
 def test_numpy_does_not_warn_where_a_gpu_is_silent():
     out = np.zeros(3, np.float32)
     with warnings.catch_warnings():
@@ -745,6 +994,13 @@ def test_compiler_options_are_accepted():
         cuda.jit(store_kernel.py_func, forceinline=True, inline="always"),
     ):
         run(each, 1, np.zeros(1))
+
+
+def test_odd_configurations_are_not():
+    with pytest.raises(ValueError, match=r"write kernel\[grid, block, stream, shared\]; 5 values were given"):
+        store_kernel[1, 1, 0, 0, 0](np.zeros(1))
+    with pytest.raises(NotImplementedError, match="cannot link"):
+        cuda.jit(link=["x.cu"])(store_kernel.py_func)
 
 
 def test_misspelt_options_are_not():

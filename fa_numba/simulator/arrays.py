@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fa_numba.simulator import source
 from fa_numba.simulator.errors import MisalignedAccessError, OutOfBoundsError, UninitializedReadError
+from fa_numba.simulator.integers import loaded, stored
 
 if TYPE_CHECKING:
     from fa_numba.simulator.launch import Launch
@@ -31,19 +31,29 @@ class KernelArray:
         The launch it belongs to, which knows kernel and thread for error messages.
     space : str
         ``"global"``, ``"shared"``, ``"local"`` or ``"constant"``.
+    origin : numpy.ndarray
+        The allocation it lies in.
     shadow : numpy.ndarray, optional
         Which bytes were written, in elements as wide as those of ``data``; None if all were.
     alignment : int
-        The alignment in bytes that a GPU promises for the start of this memory.
+        The alignment in bytes that a GPU promises for the start of the allocation.
     """
 
-    __slots__ = ("_data", "_launch", "_shadow", "_written", "alignment", "shape", "space")
+    __slots__ = ("_data", "_launch", "_origin", "_shadow", "_written", "alignment", "shape", "space")
 
     def __init__(
-        self, data: np.ndarray, launch: Launch, space: str, shadow: np.ndarray | None = None, alignment: int = 256
+        self,
+        data: np.ndarray,
+        launch: Launch,
+        space: str,
+        *,
+        origin: np.ndarray,
+        shadow: np.ndarray | None = None,
+        alignment: int = 256,
     ):
         self._data = data
         self._launch = launch
+        self._origin = origin
         self._shadow = shadow
         self._written = _WRITTEN.get(data.itemsize)
         self.alignment = alignment
@@ -64,17 +74,15 @@ class KernelArray:
         self._check(index)
         item = self._data[index]
         if isinstance(item, np.ndarray):
-            shadow = None if self._shadow is None else self._shadow[index]
-            return KernelArray(item, self._launch, self.space, shadow, self.alignment)
+            return self._view(item, None if self._shadow is None else self._shadow[index])
         if self._shadow is not None and self._shadow[index] != self._written:
-            raise self._error(
-                UninitializedReadError, f"reads {index_text(index)} of a {self.space} array, which nothing wrote"
-            )
-        return item
+            what = f"reads {index_text(index)} of a {self.space} array, which nothing wrote"
+            raise self._launch.thread_error(UninitializedReadError, what)
+        return loaded(item)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check(index)
-        self._data[index] = value
+        self._data[index] = stored(value, self._data.dtype)
         if self._shadow is not None:
             self._shadow[index] = self._written
 
@@ -86,18 +94,23 @@ class KernelArray:
     @property
     def T(self) -> KernelArray:  # noqa: N802 (NumPy's name)
         """The transposed view."""
-        return self._reshaped(lambda array: array.T)
+        return self._view(self._data.T, None if self._shadow is None else self._shadow.T)
 
     def reshape(self, *shape: int) -> KernelArray:
-        """Return the same elements in another shape."""
-        return self._reshaped(lambda array: array.reshape(*shape))
+        """Return the same elements in another shape; ValueError unless the array is contiguous, as for the compiler."""
+        if not self._data.flags.c_contiguous:
+            raise ValueError(f"reshape needs a C-contiguous array; this one has strides {self.strides}")
+        return self._view(self._data.reshape(*shape), None if self._shadow is None else self._shadow.reshape(*shape))
+
+    def _view(self, data: np.ndarray, shadow: np.ndarray | None) -> KernelArray:
+        return KernelArray(data, self._launch, self.space, origin=self._origin, shadow=shadow, alignment=self.alignment)
 
     def read_run(self, index: Any, length: int) -> np.ndarray:
         """Read ``length`` consecutive elements of the last axis, as a 4-wide load does."""
         where = self._run_index(index, length)
         if self._shadow is not None and np.any(self._shadow[where] != self._written):
             what = f"reads {length} elements from {index_text(index)} of a {self.space} array, not all of them written"
-            raise self._error(UninitializedReadError, what)
+            raise self._launch.thread_error(UninitializedReadError, what)
         return self._data[where]
 
     def write_run(self, index: Any, values: tuple) -> None:
@@ -113,17 +126,15 @@ class KernelArray:
             raise IndexError(f"a {length}-wide access needs {self.ndim} indices, not {len(index)}")
         self._check(index)
         self._check((*index[:-1], index[-1] + length - 1))
+        if self.dtype not in (np.float32, np.float64):
+            raise TypeError(f"a {length}-wide access needs a float32 or float64 array, not {self.dtype}")
         if not self._data.flags.c_contiguous:
             raise ValueError(f"a {length}-wide access needs a C-contiguous array; this one has strides {self.strides}")
         start = self._data[(*index[:-1], slice(index[-1], index[-1] + length))]
-        if self.alignment % 16 or start.__array_interface__["data"][0] % 16:
+        if self.alignment % 16 or (_address(start) - _address(self._origin)) % 16:
             what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of 16 bytes"
-            raise self._error(MisalignedAccessError, what)
+            raise self._launch.thread_error(MisalignedAccessError, what)
         return (*index[:-1], slice(index[-1], index[-1] + length))
-
-    def _reshaped(self, view: Any) -> KernelArray:
-        shadow = None if self._shadow is None else view(self._shadow)
-        return KernelArray(view(self._data), self._launch, self.space, shadow, self.alignment)
 
     def _check(self, index: Any) -> None:
         if type(index) is not tuple:
@@ -143,14 +154,13 @@ class KernelArray:
 
     def _outside(self, index: tuple) -> OutOfBoundsError:
         shape = tuple(int(n) for n in self.shape)
-        return self._error(OutOfBoundsError, f"uses index {index_text(index)} of a {self.space} array of shape {shape}")
-
-    def _error(self, kind: type, what: str) -> Exception:
-        return self._launch.thread_error(kind, what, source.current_line())
+        return self._launch.thread_error(
+            OutOfBoundsError, f"uses index {index_text(index)} of a {self.space} array of shape {shape}"
+        )
 
 
 class FlatView:
-    """Read-only access to the elements of a :class:`KernelArray` in C order."""
+    """The elements of a :class:`KernelArray` in C order."""
 
     __slots__ = ("_array",)
 
@@ -158,10 +168,16 @@ class FlatView:
         self._array = array
 
     def __getitem__(self, index: int) -> Any:
+        return self._array[self._unraveled(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._array[self._unraveled(index)] = value
+
+    def _unraveled(self, index: int) -> tuple[int, ...]:
         array = self._array
         if not 0 <= index < array.size:
             raise array._outside((index,))
-        return array[tuple(int(i) for i in np.unravel_index(index, array.shape))]
+        return tuple(int(i) for i in np.unravel_index(index, array.shape))
 
 
 def index_text(index: Any) -> str:
@@ -186,3 +202,7 @@ def shadow_view(written: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     """View a byte-wise shadow in units of ``dtype``'s width; None for widths that are not tracked."""
     unit = _SHADOW_TYPES.get(dtype.itemsize)
     return None if unit is None else written.view(unit)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

@@ -15,6 +15,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from fa_numba import limits
 from fa_numba.simulator.arrays import KernelArray
+from fa_numba.simulator.integers import loaded
 from fa_numba.simulator.launch import Launch
 from fa_numba.simulator.module import KernelCuda
 
@@ -24,8 +25,8 @@ _COMPILER_OPTIONS = {
     "max_registers", "opt", "shared_memory_carveout",
 }  # fmt: skip
 
-_one_at_a_time = threading.RLock()
-_active: Launch | None = None
+_one_at_a_time = threading.Lock()
+_this_thread = threading.local()  # .launch: what this OS thread is running
 
 
 def jit(func_or_sig: Any = None, *, device: bool = False, launch_bounds: Any = None, **options: Any) -> Any:
@@ -56,36 +57,47 @@ class SimulatedKernel(FakeCUDAKernel):
 
     def __call__(self, *arguments: Any) -> Any:
         """Run as a device function, called by the thread of a kernel."""
-        if _active is None:
+        launch = getattr(_this_thread, "launch", None)
+        if launch is None:
             name = self.fn.__name__
             raise RuntimeError(f"{name} was called without a launch; write {name}[grid, block](...)")
-        _active.enter(self.fn)
-        functions = _active.thread.functions
+        functions = launch.thread.functions
         functions.append(self)
         try:
-            return self.fn(*arguments)
+            return launch.bound(self.fn)(*arguments)
         finally:
             functions.pop()
 
     def _launch(self, grid: tuple, block: tuple, shared: int, *arguments: Any) -> None:
-        global _active
         name = self.fn.__name__
         if self._device:
             raise TypeError(f"{name} is a device function: a kernel calls it, it cannot be launched")
+        outer = getattr(_this_thread, "launch", None)
+        if outer is not None:
+            raise RuntimeError(f"{name} was launched from inside the kernel {outer.name}")
         limits.check_launch(self, grid, block, shared, limits.simulated())
-        launch = Launch(name, self.fn, grid, block, shared, functools.partial(limits.check_static_shared, name))
+        check_shared = functools.partial(limits.check_static_shared, name)
+        launch = Launch(name, self.fn, grid, block, shared, check_shared)
         with _one_at_a_time:
-            if _active is not None:
-                raise RuntimeError(f"{name} was launched from inside the kernel {_active.name}")
-            _active = launch
+            _this_thread.launch = launch
             try:
-                with launch.kernel_globals(KernelCuda(launch)):
-                    launch.run([_kernel_argument(argument, launch) for argument in arguments])
+                launch.run([_kernel_argument(argument, launch) for argument in arguments], KernelCuda(launch))
             finally:
-                _active = None
+                del _this_thread.launch
 
 
 def _kernel_argument(argument: Any, launch: Launch) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_kernel_argument(each, launch) for each in argument)
     if isinstance(argument, FakeCUDAArray):
-        argument = argument._ary
-    return KernelArray(argument, launch, "global") if isinstance(argument, np.ndarray) else argument
+        return KernelArray(argument._ary, launch, "global", origin=_owner(argument._ary))
+    if isinstance(argument, np.ndarray):  # Numba copies it to the device, where it starts at an aligned address
+        return KernelArray(argument, launch, "global", origin=argument)
+    return loaded(argument)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the allocation behind a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -6,16 +6,20 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from greenlet import getcurrent, greenlet
 from numba import cuda as numba_cuda
+from numba import types
 from numba.cuda.simulator.kernelapi import Dim3
 
 from fa_numba.simulator import source, warp
 from fa_numba.simulator.arrays import POISON, KernelArray, shadow_view, unwritten
 from fa_numba.simulator.errors import KernelError, SyncError
+from fa_numba.simulator.integers import KernelInteger
 from fa_numba.simulator.mathematics import KernelMath
 
 BLOCK_OPS = {
@@ -38,6 +42,16 @@ def shuffled(seed: int) -> Iterator[None]:
         yield
     finally:
         _shuffle = previous
+
+
+class _NumbaModule:
+    """The module ``numba`` inside a kernel, for those who write ``numba.cuda.grid(1)``."""
+
+    def __init__(self, cuda: Any):
+        self.cuda = cuda
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(numba, name)
 
 
 class Waiting(NamedTuple):
@@ -107,36 +121,36 @@ class Launch:
         self._shared: dict[tuple, KernelArray] = {}
         self._static_shared = 0
         self._dynamic_memory: tuple[np.ndarray, np.ndarray] | None = None
-        self._swapped: dict[int, tuple[dict, dict]] = {}
+        self._bound: dict[Callable, Callable] = {}
+        self._codes: source.Codes = set()
         self._stand_ins: dict[int, Any] = {}
 
-    # -- globals ------------------------------------------------------------------------------------------------
+    # -- functions ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def kernel_globals(self, cuda: Any) -> Iterator[None]:
-        """Let ``cuda`` and ``math`` mean what they mean in a kernel, wherever this launch runs code."""
-        self._stand_ins = {id(numba_cuda): cuda, **_kernel_math.stand_ins()}
-        try:
-            yield
-        finally:
-            for names, originals in self._swapped.values():
-                names.update(originals)
-            self._swapped.clear()
+    def bound(self, function: Callable) -> Callable:
+        """Return a function as the kernel's threads call it, with the simulated ``cuda``, ``math`` and integer types.
 
-    def enter(self, function: Callable) -> None:
-        """Swap ``cuda`` and ``math`` in the globals of a function's module, once per launch."""
-        names = function.__globals__
-        if id(names) in self._swapped:
-            return
-        originals = {name: value for name, value in names.items() if id(value) in self._stand_ins}
-        self._swapped[id(names)] = (names, originals)
-        names.update({name: self._stand_ins[id(value)] for name, value in originals.items()})
+        It is a copy with globals of its own. The module's stay as they are, for other threads of the process.
+        """
+        if function not in self._bound:
+            names = {name: self._stand_in(value) for name, value in function.__globals__.items()}
+            cells = tuple(CellType(self._stand_in(cell.cell_contents)) for cell in function.__closure__ or ())
+            copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+            copy.__kwdefaults__ = function.__kwdefaults__
+            self._bound[function] = copy
+            self._codes.update(source.codes_of(function.__code__))
+        return self._bound[function]
+
+    def _stand_in(self, value: Any) -> Any:
+        if isinstance(value, types.Integer):
+            return KernelInteger(value)
+        return self._stand_ins.get(id(value), value)
 
     # -- scheduling ---------------------------------------------------------------------------------------------
 
-    def run(self, arguments: list[Any]) -> None:
-        """Run every block."""
-        self.enter(self.function)
+    def run(self, arguments: list[Any], cuda: Any) -> None:
+        """Run every block; ``cuda`` is what that name means to its threads."""
+        self._stand_ins = {id(numba_cuda): cuda, id(numba): _NumbaModule(cuda), **_kernel_math.stand_ins()}
         for x, y, z in np.ndindex(*self.grid):
             self._run_block(Dim3(x, y, z), arguments)
 
@@ -173,14 +187,15 @@ class Launch:
     def _thread_body(self, arguments: list[Any]) -> None:
         with np.errstate(all="ignore"):  # a greenlet does not inherit it; a GPU gives inf and NaN without a word
             try:
-                self.function(*arguments)
+                self.bound(self.function)(*arguments)
             except Exception as error:
-                raise self._with_place(error) from None
+                self._add_place(error)
+                raise
 
     def wait(self, op: str, mask: int = warp.FULL_MASK, value: Any = None, argument: Any = None) -> Any:
         """Called by a thread: wait for the others, return what the operation gives this thread."""
         thread = self.thread
-        thread.waiting = Waiting(op, mask, value, argument, _call_site())
+        thread.waiting = Waiting(op, mask, value, argument, source.call_site(sys._getframe(2), self._codes))
         self._scheduler.switch()
         return thread.answer
 
@@ -226,7 +241,7 @@ class Launch:
 
     def shared_array(self, site: tuple, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
         """Return the block's static shared array that was declared at a place in the source."""
-        key = (self.thread.functions[-1], *site)
+        key = (self.thread.functions[-1], site)
         if key not in self._shared:
             self._static_shared += count * dtype.itemsize
             self.check_shared(self._static_shared)
@@ -240,7 +255,7 @@ class Launch:
             self._dynamic_memory = raw, np.zeros_like(raw)
         whole = self.dynamic_shared // dtype.itemsize * dtype.itemsize
         raw, written = (memory[:whole] for memory in self._dynamic_memory)
-        return KernelArray(raw.view(dtype), self, "shared", shadow_view(written, dtype))
+        return KernelArray(raw.view(dtype), self, "shared", origin=raw, shadow=shadow_view(written, dtype))
 
     def local_array(self, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
         """Return a new array of the running thread's own."""
@@ -249,12 +264,13 @@ class Launch:
     def _new_array(self, count: int, shape: Any, dtype: np.dtype, space: str, alignment: int) -> KernelArray:
         data, shadow = unwritten(count, dtype)
         shadow = None if shadow is None else shadow.reshape(shape)
-        return KernelArray(data.reshape(shape), self, space, shadow, alignment)
+        return KernelArray(data.reshape(shape), self, space, origin=data, shadow=shadow, alignment=alignment)
 
     # -- errors -------------------------------------------------------------------------------------------------
 
-    def thread_error(self, kind: type, what: str, line: str) -> Exception:
-        """Make an error about the thread that runs now."""
+    def thread_error(self, kind: type, what: str) -> Exception:
+        """Make an error about the thread that runs now, at the line where it stands."""
+        line = source.line_of(sys._getframe(1), self._codes)
         message = f"{self._place(line)} {what}"
         return kind(message, kernel=self.name, line=line, threads=[tuple(self.thread.threadIdx)])
 
@@ -262,24 +278,20 @@ class Launch:
         thread, block = tuple(self.thread.threadIdx), tuple(self.thread.blockIdx)
         return f"{self.name}, {line}: thread {thread} of block {block}"
 
-    def _with_place(self, error: Exception) -> Exception:
-        """Add kernel, line and thread to an exception that the kernel's code raised, keeping its type."""
+    def _add_place(self, error: Exception) -> None:
+        """Add kernel, line and thread to an exception that the kernel's code raised; it stays the same exception."""
         if isinstance(error, KernelError):
-            return error
-        traceback = error.__traceback__
-        where = self._place(source.raising_line(traceback))
-        try:
-            placed = type(error)(f"{where}: {error}")
-        except TypeError:  # an exception class that takes other arguments
-            placed = RuntimeError(f"{where}: {type(error).__name__}: {error}")
-        return placed.with_traceback(traceback)
+            return
+        line = source.raising_line(error.__traceback__, self._codes)
+        where = self._place(line) if line else self.name  # no line of it runs if the arguments are too few
+        error.args = (f"{where}: {error}",)
 
     def _stuck(self, waiting: list[Thread]) -> SyncError:
         """Explain why none of the waiting threads can go on."""
         first = min(waiting, key=lambda thread: thread.waiting.op in BLOCK_OPS)  # a warp operation explains more
         expected, group = self._expected_with(first)
         missing = [thread for thread in expected if not _meets(thread, first)]
-        line = source.line_of(source.kernel_frame(first.greenlet.gr_frame))
+        line = source.line_of(first.greenlet.gr_frame, self._codes)
         message = (
             f"{self.name}, {line}: cuda.{first.waiting.op} in block {tuple(first.blockIdx)} waits for {group}, "
             f"but {len(missing)} never reach it: {self._places(missing)}"
@@ -302,7 +314,7 @@ class Launch:
     def _place_of(self, thread: Thread) -> str:
         if thread.finished:
             return "already returned"
-        return f"in cuda.{thread.waiting.op} at {source.line_of(source.kernel_frame(thread.greenlet.gr_frame))}"
+        return f"in cuda.{thread.waiting.op} at {source.line_of(thread.greenlet.gr_frame, self._codes)}"
 
 
 def _meets(thread: Thread, other: Thread) -> bool:
@@ -318,13 +330,3 @@ def _some(names: list[str]) -> str:
     """Name the first four."""
     shown = ", ".join(names[:4])
     return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
-
-
-def _call_site() -> tuple:
-    """Identify the place of a call in the kernel, through the device functions around it."""
-    frame = source.kernel_frame(sys._getframe(2))
-    site = []
-    while frame is not None and frame.f_code is not Launch._thread_body.__code__:
-        site += [frame.f_code, frame.f_lasti]
-        frame = frame.f_back
-    return tuple(site)

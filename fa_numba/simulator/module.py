@@ -23,13 +23,14 @@ class _Arrays:
     @staticmethod
     def _description(shape: Any, dtype: Any) -> tuple[int, np.dtype]:
         """Return element count and NumPy dtype; the stock simulator knows how to read Numba's types."""
+        dtype = getattr(dtype, "numba_type", dtype)
         return math.prod(np.atleast_1d(shape).tolist()), _stock_local.array(0, dtype).dtype
 
 
 class _SharedArrays(_Arrays):
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> KernelArray:
         count, dtype = self._description(shape, dtype)
-        if isinstance(shape, int) and shape == 0:
+        if count == 0:
             return self._launch.dynamic_shared_array(dtype)
         caller = sys._getframe(1)
         site = (caller.f_code, caller.f_lasti)
@@ -46,7 +47,7 @@ class _ConstantArrays(_Arrays):
     def array_like(self, array: np.ndarray) -> KernelArray:
         constant = np.array(array)
         constant.flags.writeable = False
-        return KernelArray(constant, self._launch, "constant")
+        return KernelArray(constant, self._launch, "constant", origin=constant)
 
 
 class KernelCuda(FakeCUDAModule):
@@ -75,13 +76,13 @@ class KernelCuda(FakeCUDAModule):
         self._launch.wait("syncthreads")
 
     def syncthreads_count(self, predicate):
-        return self._launch.wait("syncthreads_count", value=predicate)
+        return self._counting_barrier("syncthreads_count", predicate)
 
     def syncthreads_and(self, predicate):
-        return self._launch.wait("syncthreads_and", value=predicate)
+        return self._counting_barrier("syncthreads_and", predicate)
 
     def syncthreads_or(self, predicate):
-        return self._launch.wait("syncthreads_or", value=predicate)
+        return self._counting_barrier("syncthreads_or", predicate)
 
     def syncwarp(self, mask=FULL_MASK):
         self._warp("syncwarp", mask)
@@ -99,16 +100,16 @@ class KernelCuda(FakeCUDAModule):
         return self._shuffle("shfl_xor_sync", mask, value, lane_mask)
 
     def all_sync(self, mask, predicate):
-        return self._warp("all_sync", mask, predicate)
+        return self._vote("all_sync", mask, predicate)
 
     def any_sync(self, mask, predicate):
-        return self._warp("any_sync", mask, predicate)
+        return self._vote("any_sync", mask, predicate)
 
     def eq_sync(self, mask, predicate):
-        return self._warp("eq_sync", mask, predicate)
+        return self._vote("eq_sync", mask, predicate)
 
     def ballot_sync(self, mask, predicate):
-        return self._warp("ballot_sync", mask, predicate)
+        return self._vote("ballot_sync", mask, predicate)
 
     def activemask(self):
         """Return the lanes of this warp that come to this call together."""
@@ -125,6 +126,16 @@ class KernelCuda(FakeCUDAModule):
 
     def brev(self, value):
         return super().brev(_unsigned(value))
+
+    def _counting_barrier(self, op: str, predicate: Any) -> int:
+        if isinstance(predicate, (bool, np.bool_)) or not isinstance(predicate, (int, np.integer)):
+            raise TypeError(f"cuda.{op} takes an integer, not {type(predicate).__name__}; write int32(...)")
+        return self._launch.wait(op, value=predicate)
+
+    def _vote(self, op: str, mask: int, predicate: Any) -> Any:
+        if not isinstance(predicate, (int, np.integer, np.bool_)):
+            raise TypeError(f"cuda.{op} takes an integer or a bool, not {type(predicate).__name__}")
+        return self._warp(op, mask, predicate)
 
     def _shuffle(self, op: str, mask: int, value: Any, argument: int) -> Any:
         if isinstance(value, np.generic) and value.dtype.type not in SHUFFLED_TYPES:

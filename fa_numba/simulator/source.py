@@ -1,43 +1,67 @@
-"""Find and name the kernel's source line behind a Python frame."""
+"""Find and name the kernel's source line behind a Python frame.
 
+Kernel code is told by its code objects, which a launch collects as it enters functions; never by file names.
+"""
+
+import functools
 import linecache
 import os
-import sys
-from types import FrameType, TracebackType
+from collections.abc import Iterator
+from types import CodeType, FrameType, TracebackType
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+Codes = set[CodeType]
 
 
-def kernel_frame(frame: FrameType | None) -> FrameType | None:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code and that of the lambdas and comprehensions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_of(constant)
+
+
+def kernel_frame(frame: FrameType | None, codes: Codes) -> FrameType | None:
     """Return the innermost frame that runs kernel code, starting at ``frame`` and going outwards."""
-    while frame is not None and _is_simulator(frame):
+    while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     return frame
 
 
-def current_line() -> str:
-    """Name the kernel's line that is being executed."""
-    return line_of(kernel_frame(sys._getframe(1)))
+def call_site(frame: FrameType | None, codes: Codes) -> tuple:
+    """Identify a place in the kernel's source, through the device functions around it."""
+    site = []
+    while frame is not None:
+        if frame.f_code in codes:
+            site += [frame.f_code, position(frame)]
+        frame = frame.f_back
+    return tuple(site)
 
 
-def raising_line(traceback: TracebackType | None) -> str:
-    """Name the innermost kernel line of a traceback."""
-    frame, number = None, 0
+def position(frame: FrameType) -> tuple:
+    """Return where in the source a frame stands. (Python compiles the test of a while loop twice, at one position.)"""
+    positions = _positions(frame.f_code)
+    return positions[frame.f_lasti // 2] if positions else (frame.f_lineno,)
+
+
+@functools.lru_cache(maxsize=1024)
+def _positions(code: CodeType) -> tuple:
+    return tuple(code.co_positions()) if hasattr(code, "co_positions") else ()  # since Python 3.11
+
+
+def raising_line(traceback: TracebackType | None, codes: Codes) -> str | None:
+    """Name the innermost kernel line of a traceback; None if it has none."""
+    line = None
     while traceback is not None:
-        if not _is_simulator(traceback.tb_frame):
-            frame, number = traceback.tb_frame, traceback.tb_lineno
+        if traceback.tb_frame.f_code in codes:
+            line = _format(traceback.tb_frame, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return _format(frame, number) if frame else "an unknown line"
+    return line
 
 
-def line_of(frame: FrameType | None) -> str:
-    """Name the line a frame stands at: ``file.py:24 (the source text)``."""
+def line_of(frame: FrameType | None, codes: Codes) -> str:
+    """Name the kernel line that a frame is inside: ``file.py:24 (the source text)``."""
+    frame = kernel_frame(frame, codes)
     return _format(frame, frame.f_lineno) if frame else "an unknown line"
-
-
-def _is_simulator(frame: FrameType) -> bool:
-    filename = frame.f_code.co_filename
-    return filename.startswith(_HERE) or f"{os.sep}numba{os.sep}cuda{os.sep}" in filename
 
 
 def _format(frame: FrameType, number: int) -> str:

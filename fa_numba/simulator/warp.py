@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fa_numba.simulator.integers import wrapped
+
 if TYPE_CHECKING:
     from fa_numba.simulator.launch import Thread
 
@@ -23,7 +25,7 @@ def results(op: str, threads: list[Thread]) -> list[Any]:
         votes = [(thread.lane, bool(thread.waiting.value)) for thread in threads]
         return [_VOTES[op](votes)] * len(threads)
     if op == "activemask":
-        return [np.uint32(sum(1 << thread.lane for thread in threads))] * len(threads)
+        return [sum(1 << thread.lane for thread in threads)] * len(threads)
     return [None] * len(threads)  # syncwarp
 
 
@@ -34,9 +36,7 @@ def _shuffled(op: str, thread: Thread, values: dict[int, Any]) -> Any:
 
 def _undefined(value: Any) -> Any:
     """Stand for what a GPU reads from a lane that does not take part: NaN, or the lowest integer."""
-    kind = np.asarray(value).dtype
-    lowest = np.nan if kind.kind == "f" else np.iinfo(kind).min
-    return kind.type(lowest)
+    return type(value)(np.nan) if isinstance(value, (float, np.floating)) else np.iinfo(np.int64).min
 
 
 # PTX ISA, shfl.sync: the lane whose value arrives. A lane that would read past the warp's ends keeps its own.
@@ -52,5 +52,5 @@ _VOTES = {
     "all_sync": lambda votes: all(vote for _, vote in votes),
     "any_sync": lambda votes: any(vote for _, vote in votes),
     "eq_sync": lambda votes: len({vote for _, vote in votes}) == 1,
-    "ballot_sync": lambda votes: np.uint32(sum(vote << lane for lane, vote in votes)).view(np.int32),
+    "ballot_sync": lambda votes: wrapped(sum(vote << lane for lane, vote in votes), 32, signed=True),  # Numba: int32
 }
