@@ -8,7 +8,6 @@ PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 BIN := .venv/bin
 FLOORS := .venv-floors/bin
 PYTEST_OPTIONS := -n auto --maxprocesses 4
-NO_VENV := "Python's venv module is incomplete here; on Debian and Ubuntu: apt install python3-venv"
 
 .PHONY: run test lint notebooks clean
 
@@ -40,6 +39,29 @@ clean:
 	rm -rf .venv .venv-floors build
 
 .venv/installed: pyproject.toml
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+		{ echo "fa_numba needs Python 3.10 to 3.13; none was found (PYTHON=$(PYTHON))"; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || \
+		{ echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@echo "Installing into .venv: about 0.7 GB, a few minutes the first time."
+	@extra=$$($(PYTHON) fa_numba/selection.py); \
+		echo "CUDA packages: $${extra:-none, as there is no NVIDIA driver}"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$${extra:+[$$extra]}"
+	@$(BIN)/python -c "import matplotlib.font_manager"  # builds the font cache, which would warn in a notebook
+	@touch $@
+
+.venv/tests-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+notebooks: .venv/installed
+	$(BIN)/fa-numba run --output build
+	for notebook in notebooks/*.ipynb; do cp "build/$$(basename "$$notebook")" notebooks/; done
+
+clean:
+	rm -rf .venv .venv-floors build
+
+.venv/installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "fa_numba needs Python 3.10 to 3.13; none was found"; exit 1; }
 	$(PYTHON) -m venv .venv || { echo $(NO_VENV); rm -rf .venv; exit 1; }
 	@echo "Installing into .venv; this takes a few minutes the first time."
@@ -54,7 +76,8 @@ clean:
 	@touch $@
 
 .venv-floors/installed: pyproject.toml tests/floors.txt .venv/tests-installed
-	$(PYTHON) -m venv .venv-floors
+	@echo "Installing the lowest supported versions into .venv-floors, for the tests."
+	@$(PYTHON) -m venv --clear .venv-floors
 	@$(FLOORS)/python -m pip install --quiet --disable-pip-version-check --constraint tests/floors.txt --editable ".[test]"
 	@$(FLOORS)/python -c "import matplotlib.font_manager"
 	@touch $@

@@ -30,7 +30,12 @@ def _parser() -> argparse.ArgumentParser:
 
     about = "execute the notebooks in order; write executed copies and HTML to a folder"
     run = commands.add_parser("run", help=about, description=f"fa-numba run: {about}.")
-    run.add_argument("notebooks", nargs="*", type=Path, help="notebooks to execute (default: the whole series)")
+    run.add_argument(
+        "notebooks",
+        nargs="*",
+        type=Path,
+        help="notebooks to execute (default: the series, in a clone of the repository)",
+    )
     run.add_argument("--output", type=Path, default=Path("build"), help="the folder to write to (default: build)")
     run.set_defaults(action=_run)
     return parser

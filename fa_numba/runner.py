@@ -22,6 +22,12 @@ from nbconvert.filters import strip_ansi
 from tqdm import tqdm
 
 _NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconvert writes it
+# The kernels are shown as Markdown output, to which nbconvert gives the font of running text.
+_KERNEL_STYLE = """<style>
+.jp-RenderedMarkdown.jp-OutputArea-output pre { font-family: var(--jp-code-font-family, monospace) !important;
+  background: var(--jp-cell-editor-background, #f5f5f5); padding: 0.6em 0.8em; overflow-x: auto; }
+.jp-RenderedMarkdown.jp-OutputArea-output pre * { font-family: inherit !important; }
+</style>"""
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 
 
@@ -81,8 +87,9 @@ def run(paths: list[Path], output: Path) -> int:
         try:
             problem = _execute(path, notebook)
         except KeyboardInterrupt:
-            print(f"{path.name}: interrupted; what was finished is in {output}")
-            _write(path, notebook, output)
+            part = output / f"{path.stem}.interrupted.ipynb"  # an earlier result stays
+            _replace(part, nbformat.writes(notebook) + "\n")
+            print(f"{path.name}: interrupted; its finished cells are in {part}, finished notebooks in {output}")
             return 130
         verdict = problem or f"done in {time.perf_counter() - start:.0f} s"
         try:
@@ -97,6 +104,8 @@ def run(paths: list[Path], output: Path) -> int:
 def _require_own_names(paths: list[Path], output: Path) -> None:
     """Refuse what would overwrite one result, or a notebook itself, with another."""
     for path in paths:
+        if not path.is_file():
+            raise CannotRun(f"there is no file {path}")
         if path.suffix != ".ipynb":
             raise CannotRun(f"{path} is not a notebook: its name does not end in .ipynb")
         if path.resolve().parent == output.resolve():
@@ -186,15 +195,16 @@ def _write(path: Path, notebook: nbformat.NotebookNode, output: Path) -> Path:
     """Write the executed copy and its page; return the page's path."""
     page = output / f"{path.stem}.html"
     _replace(output / path.name, nbformat.writes(notebook) + "\n")
-    _replace(page, _html(notebook))
+    _replace(page, _html(notebook, path.stem))
     return page
 
 
-def _html(notebook: nbformat.NotebookNode) -> str:
+def _html(notebook: nbformat.NotebookNode, title: str) -> str:
     """Return the notebook as a page, with the figures' alternative texts, which nbconvert's template leaves out."""
     exporter = HTMLExporter()
     exporter.log.setLevel(logging.ERROR)  # it warns of the missing texts
-    page, _ = exporter.from_notebook_node(notebook)
+    page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    page = page.replace("</head>", _KERNEL_STYLE + "</head>", 1)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):

@@ -28,7 +28,7 @@ class Selection(NamedTuple):
 
 @functools.cache
 def select() -> Selection:
-    """Choose GPU or simulator and import ``numba.cuda`` in that mode.
+    """Choose GPU or simulator and put Numba in that mode.
 
     ``FA_NUMBA_DEVICE`` (``gpu`` or ``simulator``) decides; else ``NUMBA_ENABLE_CUDASIM``; else the simulator if
     ``numba.cuda`` was already imported in that mode, or if no GPU works; else the GPU.
@@ -42,15 +42,13 @@ def select() -> Selection:
     """
     chosen = _chosen_device()
     imported = _imported_mode()
-    if imported is None:
-        _import_numba(chosen.device)
-    elif imported != chosen.device:
+    if imported not in (None, chosen.device):
         raise RuntimeError(
             f"numba.cuda was imported before fa_numba, in {imported} mode, but {chosen.reason}. "
             f"Restart Python and import fa_numba first, or set NUMBA_ENABLE_CUDASIM={int(chosen.device == SIMULATOR)} "
             f"before Python starts."
         )
-    _silence_numba()
+    _configure_numba(chosen.device)
     return chosen
 
 
@@ -103,7 +101,7 @@ def _library_fault() -> str | None:
 
 
 def _chosen_device() -> Selection:
-    asked = os.environ.get("FA_NUMBA_DEVICE", "")
+    asked = os.environ.get("FA_NUMBA_DEVICE", "").lower()
     if asked not in ("", GPU, SIMULATOR):
         raise ValueError(f"FA_NUMBA_DEVICE is {asked!r}; it can be 'gpu' or 'simulator', or unset to choose by itself")
     if asked:
@@ -131,29 +129,14 @@ def _imported_mode() -> str | None:
     return SIMULATOR if "simulator" in cuda.jit.__module__ else GPU
 
 
-def _import_numba(device: str) -> None:
-    """Import ``numba.cuda`` in the mode of a device, without leaving a trace in the environment of child processes."""
-    simulated = int(device == SIMULATOR)
-    before = os.environ.get("NUMBA_ENABLE_CUDASIM")
-    os.environ["NUMBA_ENABLE_CUDASIM"] = str(simulated)
-    try:
-        import numba
-
-        numba.config.ENABLE_CUDASIM = simulated  # read once, perhaps long ago
-        importlib.import_module("numba.cuda")
-    finally:
-        if before is None:
-            del os.environ["NUMBA_ENABLE_CUDASIM"]
-        else:
-            os.environ["NUMBA_ENABLE_CUDASIM"] = before
-
-
-def _silence_numba() -> None:
-    """Switch off the warnings about small grids and host arrays: they differ by device, and teach nothing here."""
-    for name in ("numba.core.config", "numba.cuda.core.config"):  # numba's own CUDA target, and numba-cuda
-        if name in sys.modules:
-            sys.modules[name].CUDA_LOW_OCCUPANCY_WARNINGS = 0
-            sys.modules[name].CUDA_WARN_ON_IMPLICIT_COPY = 0
+def _configure_numba(device: str) -> None:
+    """Set Numba's variables for a device. Numba reads them when it is imported, and again whenever they have changed."""
+    os.environ["NUMBA_ENABLE_CUDASIM"] = str(int(device == SIMULATOR))
+    # Warnings about small grids and host arrays differ by device, and teach nothing here.
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
+    os.environ.setdefault("NUMBA_CUDA_WARN_ON_IMPLICIT_COPY", "0")
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.reload_config()
 
 
 def _is_installed(package: str) -> bool:

@@ -64,11 +64,10 @@ def test_run_says_that_a_kernel_died(write_notebook, tmp_path, capfd):
     assert "dead.ipynb: the notebook's kernel ended" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"cells": 3}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"cells": 3}'])
 def test_run_says_that_a_notebook_cannot_be_read(tmp_path, capfd, content):
     path = tmp_path / "no.ipynb"
-    if content is not None:
-        path.write_text(content)
+    path.write_text(content)
     assert main(["run", str(path), "--output", str(tmp_path / "out")]) == 2
     assert f"fa-numba run: {path} cannot be read as a notebook" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -101,6 +100,9 @@ def test_run_overwrites_nothing(write_notebook, tmp_path, capfd):
     (tmp_path / "two" / "one.ipynb").write_bytes(before)
     assert main(["run", path, str(tmp_path / "two" / "one.ipynb"), "--output", str(tmp_path / "out")]) == 2
     assert "two notebooks are named one.ipynb" in capfd.readouterr().err
+    (tmp_path / "page.html").write_text("")
+    assert main(["run", str(tmp_path / "nosuch.ipynb"), "--output", str(tmp_path / "out")]) == 2
+    assert f"there is no file {tmp_path / 'nosuch.ipynb'}" in capfd.readouterr().err
     assert main(["run", str(tmp_path / "page.html"), "--output", str(tmp_path / "out")]) == 2
     assert "is not a notebook: its name does not end in .ipynb" in capfd.readouterr().err
     assert (tmp_path / "one.ipynb").read_bytes() == before
@@ -144,10 +146,11 @@ def test_an_interrupted_run_loses_nothing(write_notebook, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "two.ipynb: interrupted; what was finished is in" in stdout
+    assert "two.ipynb: interrupted; its finished cells are in" in stdout
     assert "Traceback" not in stderr
     assert outputs(out / "one.ipynb") == ["1\n"]
-    assert outputs(out / "two.ipynb")[0] == "before\n"
+    assert outputs(out / "two.interrupted.ipynb")[0] == "before\n"
+    assert not (out / "two.ipynb").exists()
 
 
 @simulator_only
