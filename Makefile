@@ -2,12 +2,14 @@
 # make test: the same, then lint, every test on every supported simulator (and a GPU if there is one), and the
 #   notebooks cell by cell (nbval)
 # make notebooks: execute the notebooks and keep the results, before a commit that touches them
+# make clean: remove what was installed and built
 
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$name -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
 FLOORS := .venv-floors/bin
-PYTEST_OPTIONS := -n auto --maxprocesses 4
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PYTEST := -m pytest -n auto --maxprocesses 4
 
 .PHONY: run test lint notebooks clean
 
@@ -16,16 +18,15 @@ run: .venv/installed
 
 test: run lint .venv-floors/installed
 	@echo "== on the simulator"
-	FA_NUMBA_DEVICE=simulator $(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
+	FA_NUMBA_DEVICE=simulator $(BIN)/python $(PYTEST) tests
 	@echo "== on the simulator inside numba, as on macOS"
-	FA_NUMBA_DEVICE=simulator $(BIN)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
+	FA_NUMBA_DEVICE=simulator $(BIN)/python $(PYTEST) -p bundled tests
 	@echo "== with the lowest supported versions, on both simulators"
-	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest $(PYTEST_OPTIONS) tests
-	FA_NUMBA_DEVICE=simulator $(FLOORS)/python -m pytest -p bundled $(PYTEST_OPTIONS) tests
-	@if [ -n "$$($(PYTHON) fa_numba/selection.py)" ]; then echo "== on the GPU"; \
-		$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests; fi
+	FA_NUMBA_DEVICE=simulator $(FLOORS)/python $(PYTEST) tests
+	FA_NUMBA_DEVICE=simulator $(FLOORS)/python $(PYTEST) -p bundled tests
+	@if [ -n "$$($(PYTHON) fa_numba/selection.py)" ]; then echo "== on the GPU"; $(BIN)/python $(PYTEST) tests; fi
 	@echo "== the notebooks, cell by cell"
-	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout 300 $(PYTEST_OPTIONS) --dist loadscope notebooks
+	$(BIN)/python $(PYTEST) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 300 notebooks
 
 lint: .venv/tests-installed
 	$(BIN)/ruff check .
@@ -46,38 +47,18 @@ clean:
 	@echo "Installing into .venv: about 0.7 GB, a few minutes the first time."
 	@extra=$$($(PYTHON) fa_numba/selection.py); \
 		echo "CUDA packages: $${extra:-none, as there is no NVIDIA driver}"; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$${extra:+[$$extra]}"
-	@$(BIN)/python -c "import matplotlib.font_manager"  # builds the font cache, which would warn in a notebook
-	@touch $@
-
-.venv/tests-installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-notebooks: .venv/installed
-	$(BIN)/fa-numba run --output build
-	for notebook in notebooks/*.ipynb; do cp "build/$$(basename "$$notebook")" notebooks/; done
-
-clean:
-	rm -rf .venv .venv-floors build
-
-.venv/installed: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "fa_numba needs Python 3.10 to 3.13; none was found"; exit 1; }
-	$(PYTHON) -m venv .venv || { echo $(NO_VENV); rm -rf .venv; exit 1; }
-	@echo "Installing into .venv; this takes a few minutes the first time."
-	@extra=$$($(PYTHON) fa_numba/selection.py); \
-		echo "CUDA packages: $${extra:-none, as there is no NVIDIA driver}"; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".$${extra:+[$$extra]}"
+		$(BIN)/python $(PIP_INSTALL) --editable ".$${extra:+[$$extra]}"
 	@$(BIN)/python -c "import matplotlib.font_manager"  # builds the font cache, which would warn in a notebook
 	@touch $@
 
 .venv/tests-installed: .venv/installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	@echo "Installing what the tests need."
+	@$(BIN)/python $(PIP_INSTALL) --editable ".[test]"
 	@touch $@
 
 .venv-floors/installed: pyproject.toml tests/floors.txt .venv/tests-installed
 	@echo "Installing the lowest supported versions into .venv-floors, for the tests."
 	@$(PYTHON) -m venv --clear .venv-floors
-	@$(FLOORS)/python -m pip install --quiet --disable-pip-version-check --constraint tests/floors.txt --editable ".[test]"
+	@$(FLOORS)/python $(PIP_INSTALL) --constraint tests/floors.txt --editable ".[test]"
 	@$(FLOORS)/python -c "import matplotlib.font_manager"
 	@touch $@

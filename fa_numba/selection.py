@@ -130,7 +130,7 @@ def _imported_mode() -> str | None:
 
 
 def _configure_numba(device: str) -> None:
-    """Set Numba's variables for a device. Numba reads them when it is imported, and again whenever they have changed."""
+    """Set Numba's variables for a device. It reads them when it is imported, and again if they have changed."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = str(int(device == SIMULATOR))
     # Warnings about small grids and host arrays differ by device, and teach nothing here.
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
