@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import weakref
 from types import TracebackType
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from fa_numba import selection
 from fa_numba.device import SIMULATED, launch, require_gpu
 from fa_numba.ledger import hold
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _COPY_THREADS = 256
+_DEVICE_ORDINAL = 9  # cuda.h: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 class Call:
@@ -236,10 +239,9 @@ def _address(array: Any) -> int:
 
 
 def _device_of(array: Any) -> int:
-    from cuda.bindings import driver
-
-    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    status, number = driver.cuPointerGetAttribute(attribute, driver.CUdeviceptr(_address(array)))
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise ValueError(f"a device array's memory is unknown to the driver: {status.name}")
-    return int(number)
+    number = ctypes.c_int()
+    address = ctypes.c_void_p(_address(array))
+    status = selection.load_driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, address)
+    if status != 0:
+        raise ValueError(f"a device array's memory is unknown to the driver (CUDA status {status})")
+    return number.value

@@ -57,7 +57,7 @@ def gpu_fault() -> str | None:
     for package in ("numba_cuda", "cuda.bindings"):
         if not _is_installed(package):
             return f"the package {package.replace('_', '-')} is not installed"
-    driver = _load_driver()
+    driver = load_driver()
     if driver is None:
         return "no NVIDIA driver was found"
     return _device_fault(driver) or _library_fault()
@@ -65,7 +65,7 @@ def gpu_fault() -> str | None:
 
 def cuda_extra() -> str | None:
     """Name the extra that fits the installed driver: ``cu13``, ``cu12``, or None without a usable driver."""
-    driver = _load_driver()
+    driver = load_driver()
     version = ctypes.c_int(0)
     if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
@@ -146,7 +146,8 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _load_driver() -> ctypes.CDLL | None:
+def load_driver() -> ctypes.CDLL | None:
+    """Return NVIDIA's driver, or None if there is none."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         return ctypes.CDLL(name)

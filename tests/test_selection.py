@@ -188,7 +188,7 @@ class FakeDriver:
     ],
 )
 def test_why_no_gpu_works(monkeypatch, driver, fault):
-    monkeypatch.setattr(selection, "_load_driver", lambda: driver)
+    monkeypatch.setattr(selection, "load_driver", lambda: driver)
     monkeypatch.setattr(selection, "_is_installed", lambda package: True)
     monkeypatch.setattr(selection, "_library_fault", lambda: None)
     assert selection.gpu_fault() == fault
@@ -201,13 +201,13 @@ def test_no_gpu_works_without_cuda_s_libraries(monkeypatch):
     def missing(library):
         raise pathfinder.DynamicLibNotFoundError(library)
 
-    monkeypatch.setattr(selection, "_load_driver", FakeDriver)
+    monkeypatch.setattr(selection, "load_driver", FakeDriver)
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", missing)
     assert selection.gpu_fault() == "the CUDA library nvvm is not installed (pip install 'fa_numba[cu13]')"
 
 
 def test_no_gpu_works_without_numba_cuda(monkeypatch):
-    monkeypatch.setattr(selection, "_load_driver", FakeDriver)
+    monkeypatch.setattr(selection, "load_driver", FakeDriver)
     monkeypatch.setattr(selection, "_is_installed", lambda package: False)
     assert selection.gpu_fault() == "the package numba-cuda is not installed"
 
@@ -224,7 +224,7 @@ def test_no_gpu_works_without_numba_cuda(monkeypatch):
     ],
 )
 def test_the_extra_follows_the_driver(monkeypatch, driver, extra):
-    monkeypatch.setattr(selection, "_load_driver", lambda: driver)
+    monkeypatch.setattr(selection, "load_driver", lambda: driver)
     assert selection.cuda_extra() == extra
 
 
