@@ -9,7 +9,18 @@ if selection.select().device == selection.SIMULATOR:  # decided before numba.cud
 
 from fa_numba import device
 from fa_numba.step1_naive_softmax import naive_softmax
+from fa_numba.step2_online_softmax import block_softmax, online_softmax
+from fa_numba.step4_flash_forward import flash_forward
+from fa_numba.step5_flash_backward import flash_backward
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "device", "naive_softmax"]
+__all__ = [
+    "__version__",
+    "block_softmax",
+    "device",
+    "flash_backward",
+    "flash_forward",
+    "naive_softmax",
+    "online_softmax",
+]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import sys
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numba import cuda
+from numba import cuda, float32
 
 from fa_numba import selection
 from fa_numba.device import SIMULATED, launch, require_gpu
@@ -114,9 +116,78 @@ class Call:
 
     def _contiguous_copy(self, name: str, array: Any) -> Any:
         copy = self.empty(name, array.shape)
-        blocks = -(-array.size // _COPY_THREADS)
-        launch(copy_kernel, blocks, _COPY_THREADS, array, copy.reshape(array.size), stream=self.stream)
+        launch(copy_kernel, _blocks_for(array), _COPY_THREADS, array, copy.reshape(array.size), stream=self.stream)
         return copy
+
+
+def over_rows(x: Any, start: Callable[[Any, Any, Any], None]) -> Any:
+    """Compute something of each row of ``x``, along its last axis.
+
+    Parameters
+    ----------
+    x : array of shape (..., n)
+        As :class:`Call` takes it.
+    start : callable
+        Given ``x`` and the result as device arrays of shape (rows, n), and a stream, it starts the kernels. It is not
+        called if there is nothing to compute.
+
+    Returns
+    -------
+    array
+        Like ``x``.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        Those of :class:`Call`; ValueError for a 0-dimensional ``x``.
+    """
+    call = Call(x=x)
+    shape = call.shapes["x"]
+    if not shape:
+        raise ValueError("x has shape (); softmax needs at least one axis to run over")
+    with call:
+        y = call.empty("y", shape)
+        if y.size > 0:
+            rows = (y.size // shape[-1], shape[-1])
+            start(call["x"].reshape(rows), y.reshape(rows), call.stream)
+        return call.result(y)
+
+
+def log_sum_exp(m: Any, l: Any) -> Any:
+    """Return m + log(l), elementwise; -inf where l is 0."""
+    call = Call(m=m, l=l)
+    with call:
+        lse = call.empty("lse", call.shapes["m"])
+        if lse.size > 0:
+            flat = [array.reshape(lse.size) for array in (call["m"], call["l"], lse)]
+            launch(log_sum_exp_kernel, _blocks_for(lse), _COPY_THREADS, *flat, stream=call.stream)
+        return call.result(lse)
+
+
+def fill_with_zeros(array: Any, stream: Any) -> None:
+    """Set a contiguous device array to zero."""
+    if array.size > 0:
+        launch(zero_kernel, _blocks_for(array), _COPY_THREADS, array.reshape(array.size), stream=stream)
+
+
+def _blocks_for(array: Any) -> int:
+    return -(-array.size // _COPY_THREADS)
+
+
+@cuda.jit
+def log_sum_exp_kernel(m, l, lse):
+    """lse[i] = m[i] + log(l[i]); one thread an element."""
+    i = cuda.grid(1)
+    if i < lse.size:
+        lse[i] = m[i] if l[i] == float32(0) else m[i] + math.log(l[i])
+
+
+@cuda.jit
+def zero_kernel(x):
+    """x[i] = 0; one thread an element."""
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] = 0
 
 
 @cuda.jit

@@ -4,9 +4,34 @@
 one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32`` and ``st.v4.f32``), in two for float64. The array is float32
 or float64, in global or shared memory, and C-contiguous; ``index`` is a number or, for several axes, a tuple of
 numbers, and lies at a multiple of 16 bytes. A shared array needs ``alignment=16``.
+
+``warp_max`` and ``warp_sum`` combine a value over the 32 lanes of a warp and give all the result: in five rounds, each
+lane exchanges with the lane whose number differs in one bit (PTX ISA, ``shfl.sync.bfly``).
 """
 
+from numba import cuda
+
 from fa_numba.selection import SIMULATOR, select
+
+WARP = 32
+FULL_MASK = 0xFFFFFFFF
+
+
+@cuda.jit(device=True)
+def warp_max(value):
+    """Return the maximum over the lanes of a full warp."""
+    for shift in (16, 8, 4, 2, 1):
+        value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, shift))
+    return value
+
+
+@cuda.jit(device=True)
+def warp_sum(value):
+    """Return the sum over the lanes of a full warp."""
+    for shift in (16, 8, 4, 2, 1):
+        value += cuda.shfl_xor_sync(FULL_MASK, value, shift)
+    return value
+
 
 if select().device == SIMULATOR:
     from fa_numba.simulator.wide import load4, store4
@@ -61,4 +86,4 @@ else:
         return signature, generate
 
 
-__all__ = ["load4", "store4"]
+__all__ = ["FULL_MASK", "WARP", "load4", "store4", "warp_max", "warp_sum"]

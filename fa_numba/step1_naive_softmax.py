@@ -60,17 +60,10 @@ def naive_softmax(x: Any) -> Any:
     -----
     Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 2: safe softmax.
     """
-    call = arrays.Call(x=x)
-    shape = call.shapes["x"]
-    if not shape:
-        raise ValueError("x has shape (); softmax needs at least one axis to run over")
-    with call:
-        y = call.empty("y", shape)
-        if y.size > 0:
-            n = shape[-1]
-            rows = y.size // n
-            device.warn_if_slow("naive_softmax", 4 * y.size)  # x is read three times, y written once
-            blocks = -(-rows // THREADS)
-            x_rows, y_rows = call["x"].reshape(rows, n), y.reshape(rows, n)
-            device.launch(naive_softmax_kernel, blocks, THREADS, x_rows, y_rows, stream=call.stream)
-        return call.result(y)
+    return arrays.over_rows(x, _launch)
+
+
+def _launch(x: Any, y: Any, stream: Any) -> None:
+    rows, n = x.shape
+    device.warn_if_slow("naive_softmax", 4 * rows * n)  # x is read three times, y written once
+    device.launch(naive_softmax_kernel, -(-rows // THREADS), THREADS, x, y, stream=stream)

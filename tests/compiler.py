@@ -1,15 +1,14 @@
-"""Compile kernels without a GPU and read what the compiler says. Run as a program it prints one JSON report.
+"""Compile kernels without a GPU and read what the compiler says.
 
 It needs a process of its own: Numba compiles only where its simulator is off.
 """
 
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -46,15 +45,39 @@ def forms():
     """Yield (name, kernel, argument types) for every kernel of the package."""
     from numba import float32, float64, types
 
-    from fa_numba.arrays import copy_kernel
+    from fa_numba import step4_flash_forward, step5_flash_backward
+    from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
-
-    def matrix(dtype):
-        return types.Array(dtype, 2, "C")
+    from fa_numba.step2_online_softmax import block_softmax_kernel, online_softmax_kernel
 
     for dtype in (float32, float64):
-        yield f"naive_softmax {dtype}", naive_softmax_kernel, (matrix(dtype), matrix(dtype))
-        yield f"copy {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), types.Array(dtype, 1, "C"))
+        vector, matrix, heads = (types.Array(dtype, axes, "C") for axes in (1, 2, 3))
+        for kernel in (naive_softmax_kernel, block_softmax_kernel, online_softmax_kernel):
+            yield f"{kernel.py_func.__name__} {dtype}", kernel, (matrix, matrix)
+        yield f"copy_kernel {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), vector)
+        yield f"log_sum_exp_kernel {dtype}", log_sum_exp_kernel, (vector, vector, vector)
+        yield f"zero_kernel {dtype}", zero_kernel, (vector,)
+        yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)
+        rows = (heads, heads, heads, heads, matrix, matrix)
+        numbers = (dtype, types.int64, types.int64)
+        for form in _tiles(dtype, float32):
+            text = "block_q={} block_k={} d={} d_v={} causal={} {}".format(*form)
+            forward = step4_flash_forward.make_flash_forward(*form)
+            yield f"flash_forward_kernel {text}", forward, (*rows, *numbers)
+            dk_dv = step5_flash_backward.make_flash_backward_dk_dv(*form)
+            yield f"flash_backward_dk_dv_kernel {text}", dk_dv, (*rows, matrix, heads, heads, *numbers)
+            dq = step5_flash_backward.make_flash_backward_dq(*form)
+            yield f"flash_backward_dq_kernel {text}", dq, (*rows, matrix, heads, *numbers)
+
+
+def _tiles(dtype, float32):
+    """Yield the forms of the flash kernels that must not spill: block_q, block_k, d, d_v, causal, dtype."""
+    if dtype is float32:
+        for d in (64, 128):
+            for causal in (False, True):
+                yield 64, 64, d, d, causal, dtype
+    else:
+        yield 16, 16, 16, 16, True, dtype
 
 
 def compile_form(name, kernel, arguments, architecture) -> Report:
@@ -100,13 +123,10 @@ def _assemble(ptx, capability, max_registers):
 
 
 def report() -> list[dict]:
-    """Compile every form for every architecture."""
-    return [
-        asdict(compile_form(name, kernel, arguments, architecture))
-        for name, kernel, arguments in forms()
-        for architecture in ARCHITECTURES
-    ]
+    """Compile every form for every architecture, several at a time."""
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        return [each for reports in pool.map(_reports_for, ARCHITECTURES) for each in reports]
 
 
-if __name__ == "__main__":
-    json.dump(report(), sys.stdout)
+def _reports_for(architecture: str) -> list[dict]:
+    return [asdict(compile_form(name, kernel, arguments, architecture)) for name, kernel, arguments in forms()]

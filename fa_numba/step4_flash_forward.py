@@ -1,0 +1,232 @@
+"""Step 4: attention in one kernel that never writes a score to memory (FlashAttention's forward pass)."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, from_dtype
+
+from fa_numba import arrays, device, problem
+from fa_numba.primitives import FULL_MASK
+from fa_numba.step2_online_softmax import worth
+from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
+
+BLOCKS = (16, 32, 64)  # block_q and block_k
+
+
+@functools.cache
+def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
+    """Return the kernel for tiles of block_q queries and block_k keys; d and d_v are multiples of block_k.
+
+    Block and tile: block_q / 4 rows by block_k / 4 columns of threads; a thread has 4 queries, 4 keys of a tile at a
+    time, and d_v / (block_k / 4) columns of the output.
+    """
+    rows, columns = block_q // R, block_k // R
+    width = R * d_v // block_k
+    k_start = block_q * (d + PAD)
+    v_start = k_start + block_k * (d + PAD)
+    p_start = v_start + block_k * (d_v + PAD)
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_max(value):
+        """The maximum over the threads that share a row."""
+        shift = columns // 2
+        while shift > 0:
+            value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, shift))
+            shift //= 2
+        return value
+
+    @cuda.jit(device=True, forceinline=True)
+    def row_sum(value):
+        """The sum over the threads that share a row."""
+        shift = columns // 2
+        while shift > 0:
+            value += cuda.shfl_xor_sync(FULL_MASK, value, shift)
+            shift //= 2
+        return value
+
+    @cuda.jit(device=True, forceinline=True)
+    def online_softmax_tile(s, p_tile, acc, m, l, x, y, first_q, first_k, n_k, offset):
+        """One step of the online softmax for the thread's four rows: m, l and acc move on, p goes to shared memory."""
+        for r in range(R):
+            i = first_q + y + r * rows
+            m_tile = dtype(-math.inf)
+            for j in range(R):
+                key = first_k + x + j * columns
+                if key >= n_k or (causal and key > i + offset):
+                    s[r, j] = dtype(-math.inf)
+                m_tile = max(m_tile, s[r, j])
+            m_new = max(m[r], row_max(m_tile))
+            alpha = worth(m[r], m_new)  # repairs what was added up against the old maximum
+            m[r] = m_new
+            l[r] *= alpha
+            for c in range(width):
+                acc[r, c] *= alpha
+            for j in range(R):
+                p = worth(s[r, j], m_new)
+                l[r] += p
+                p_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = p
+
+    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    def flash_forward_kernel(q, k, v, o, m_out, l_out, scale, group, offset):
+        """One block: block_q queries of a head against all its keys (Dao 2023, algorithm 1)."""
+        memory = cuda.shared.array(0, dtype)
+        q_tile, k_tile, v_tile, p_tile = (
+            memory[:k_start],
+            memory[k_start:v_start],
+            memory[v_start:p_start],
+            memory[p_start:],
+        )
+        x, y = cuda.threadIdx.x % columns, cuda.threadIdx.x // columns
+        n_q, n_k = q.shape[1], k.shape[1]
+        blocks = (n_q + block_q - 1) // block_q
+        b, first_q = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * block_q
+        s = cuda.local.array((R, R), dtype)
+        acc = cuda.local.array((R, width), dtype)
+        m = cuda.local.array(R, dtype)
+        l = cuda.local.array(R, dtype)
+        for r in range(R):
+            m[r] = dtype(-math.inf)
+            l[r] = dtype(0)
+        clear(acc)
+        load_tile(q_tile, q, b, first_q, block_q, d, scale)  # the scores come out scaled
+        last_k = min(n_k, first_q + block_q + offset) if causal else n_k
+        for first_k in range(0, last_k, block_k):
+            cuda.syncthreads()  # all are done with the tiles before
+            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1))
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1))
+            cuda.syncthreads()
+            clear(s)
+            add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T scale
+            online_softmax_tile(s, p_tile, acc, m, l, x, y, first_q, first_k, n_k, offset)
+            cuda.syncthreads()  # the whole of p is there
+            if causal and first_k + block_k - 1 > first_q + offset:  # O += P V
+                most = first_q + offset - first_k
+                add_visible_products(acc, p_tile, y, rows, v_tile, x, columns, block_k, d_v, 1, most)
+            else:
+                add_products(acc, p_tile, y, rows, v_tile, x, columns, block_k, d_v)
+        for r in range(R):
+            i = first_q + y + r * rows
+            l_i = row_sum(l[r])
+            inverse = dtype(1) / l_i if l_i != dtype(0) else dtype(0)  # a row that saw no key: o = 0
+            if i < n_q:
+                if x == 0:
+                    m_out[b, i] = m[r]
+                    l_out[b, i] = l_i
+                for c in range(width):
+                    column = c // 4 * block_k + 4 * x + c % 4
+                    if column < o.shape[2]:
+                        o[b, i, column] = acc[r, c] * inverse
+
+    return flash_forward_kernel
+
+
+class FlashOutput(NamedTuple):
+    """The output of flash attention, and the two numbers a row that its backward needs."""
+
+    o: Any
+    m: Any
+    l: Any
+
+    @property
+    def lse(self) -> Any:
+        """m + log(l): the natural logarithm of a row's sum of exp(scores); -inf for a row that saw no key."""
+        return arrays.log_sum_exp(self.m, self.l)
+
+
+def flash_forward(
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, block_q: Any = None, block_k: Any = None
+) -> FlashOutput:
+    """Return attention's output softmax(q k^T scale) v, and each row's maximum m and normalizer l.
+
+    Parameters
+    ----------
+    q : array of shape (..., n_q, d)
+    k : array of shape (..., n_k, d)
+    v : array of shape (..., n_k, d_v)
+        float32 or float64, with none, one (heads) or two (batch, heads) leading axes. k and v may have fewer heads, a
+        divisor of q's. d and d_v from 1 to 256.
+    causal : bool
+        Query i sees key j only if j <= i + n_k - n_q.
+    scale : float, optional
+        What scores are multiplied by; 1 / sqrt(d) if None.
+    block_q, block_k : int, optional
+        The tile: 16, 32 or 64 queries and keys. None chooses.
+
+    Returns
+    -------
+    FlashOutput
+        o of shape (..., n_q, d_v); m and l of shape (..., n_q), m the maximum of the scaled scores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays, shapes, scales and tiles that do not fit.
+
+    Notes
+    -----
+    Dao, "FlashAttention-2" (2023), algorithm 1.
+    """
+    call = arrays.Call(q=q, k=k, v=v)
+    posed = problem.check(call.shapes, causal, scale)
+    block_q, block_k = choose_blocks(posed, call.dtype, block_q, block_k, _elements)
+    with call:
+        o = call.empty("o", posed.shape_o)
+        m = call.empty("m", posed.shape_rows)
+        l = call.empty("l", posed.shape_rows)
+        if m.size > 0:
+            _launch(call, posed, block_q, block_k, o, m, l)
+        return FlashOutput(call.result(o), call.result(m), call.result(l))
+
+
+def _launch(call: Any, posed: Any, block_q: int, block_k: int, o: Any, m: Any, l: Any) -> None:
+    d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
+    kernel = make_flash_forward(block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))
+    device.warn_if_slow("flash_forward", posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v) // 2)
+    device.launch(
+        kernel,
+        posed.heads * -(-posed.n_q // block_q),
+        block_q * block_k // (R * R),
+        *(posed.by_head(name, call[name]) for name in "qkv"),
+        *(posed.by_head(name, array) for name, array in (("o", o), ("m", m), ("l", l))),
+        call.dtype.type(posed.scale),
+        posed.group,
+        posed.n_k - posed.n_q,
+        shared=_elements(block_q, block_k, d, d_v) * call.dtype.itemsize,
+        stream=call.stream,
+    )
+
+
+def _elements(block_q: int, block_k: int, d: int, d_v: int) -> int:
+    """Count the elements of the tiles of q, k, v and p."""
+    return (block_q + block_k) * (d + PAD) + block_k * (d_v + PAD) + block_q * (block_k + PAD)
+
+
+def padded(width: int, block_k: int) -> int:
+    """Return a head dim rounded up to what the threads of a row cover together, four columns each."""
+    return -(-width // block_k) * block_k
+
+
+def choose_blocks(
+    posed: problem.Problem, dtype: np.dtype, block_q: Any, block_k: Any, elements: Callable[..., int]
+) -> tuple[int, int]:
+    """Return block_q and block_k: those asked for, else the largest square that fits the device and the head.
+
+    Parameters
+    ----------
+    elements : callable
+        Given block_q, block_k and the padded head dims, how many elements the kernel keeps in shared memory.
+    """
+
+    def fits(rows: int, columns: int) -> bool:
+        widths = (padded(width, max(rows, columns)) for width in (posed.d, posed.d_v))
+        return elements(rows, columns, *widths) * dtype.itemsize <= device.device_limits().shared_per_block
+
+    fitting = [(rows, columns) for rows in BLOCKS for columns in BLOCKS if fits(rows, columns)]
+    asked = [pair for pair in fitting if block_q in (None, pair[0]) and block_k in (None, pair[1])]
+    if not asked:
+        raise ValueError(f"block_q={block_q!r}, block_k={block_k!r} do not fit; (block_q, block_k) can be {fitting}")
+    squares = [pair for pair in asked if pair[0] == pair[1] <= padded(max(posed.d, posed.d_v), BLOCKS[0])]
+    return squares[-1] if squares else asked[0]

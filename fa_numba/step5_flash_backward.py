@@ -1,0 +1,258 @@
+"""Step 5: the gradients of flash attention, by recomputing the probabilities tile by tile."""
+
+import functools
+from typing import Any
+
+from numba import cuda, from_dtype
+
+from fa_numba import arrays, device, problem
+from fa_numba.primitives import WARP, warp_sum
+from fa_numba.step2_online_softmax import worth
+from fa_numba.step4_flash_forward import choose_blocks, padded
+from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
+
+DELTA_THREADS = 128
+
+
+@cuda.jit
+def delta_kernel(do, o, delta):
+    """delta_i = sum_c do_ic o_ic, which is also sum_j p_ij dp_ij: one warp a row (Dao 2023, section 3.1.2)."""
+    row = cuda.grid(1) // WARP
+    b, i = row // do.shape[1], row % do.shape[1]
+    if row < delta.size:
+        total = do[b, i, 0] - do[b, i, 0]
+        for c in range(cuda.laneid, do.shape[2], WARP):
+            total += do[b, i, c] * o[b, i, c]
+        total = warp_sum(total)
+        if cuda.laneid == 0:
+            delta[b, i] = total
+
+
+@functools.cache
+def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
+    """Return the kernel of dk and dv: a block owns block_k keys and loops over the queries."""
+    rows, columns = block_k // R, block_q // R  # of the block's threads: keys down, queries across
+    width, width_v = R * d // block_q, R * d_v // block_q
+    v_start = block_k * (d + PAD)
+    q_start = v_start + block_k * (d_v + PAD)
+    do_start = q_start + block_q * (d + PAD)
+    p_start = do_start + block_q * (d_v + PAD)
+
+    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    def flash_backward_dk_dv_kernel(do, q, k, v, m, l, delta, dk, dv, scale, group, offset):
+        """One block: block_k keys of a head against all the queries that see them (Dao 2023, algorithm 2)."""
+        memory = cuda.shared.array(0, dtype)
+        k_tile, v_tile, q_tile = memory[:v_start], memory[v_start:q_start], memory[q_start:do_start]
+        do_tile, p_tile = memory[do_start:p_start], memory[p_start:]
+        x, y = cuda.threadIdx.x % columns, cuda.threadIdx.x // columns
+        n_q, n_k = q.shape[1], k.shape[1]
+        blocks = (n_k + block_k - 1) // block_k
+        b, first_k = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * block_k
+        p = cuda.local.array((R, R), dtype)
+        ds = cuda.local.array((R, R), dtype)
+        acc_k = cuda.local.array((R, width), dtype)
+        acc_v = cuda.local.array((R, width_v), dtype)
+        clear(acc_k)
+        clear(acc_v)
+        load_tile(k_tile, k, b, first_k, block_k, d, dtype(1))
+        load_tile(v_tile, v, b, first_k, block_k, d_v, dtype(1))
+        first = max(0, first_k - offset) // block_q * block_q if causal else 0
+        for step in range(group * ((n_q - first + block_q - 1) // block_q)):
+            h = b * group + step % group  # the query heads that share this key head
+            first_q = first + step // group * block_q
+            cuda.syncthreads()
+            load_tile(q_tile, q, h, first_q, block_q, d, scale)
+            load_tile(do_tile, do, h, first_q, block_q, d_v, dtype(1))
+            cuda.syncthreads()
+            clear(p)
+            clear(ds)
+            add_dots(p, k_tile, y, rows, q_tile, x, columns, d)  # S^T = K Q^T scale
+            add_dots(ds, v_tile, y, rows, do_tile, x, columns, d_v)  # dP^T = V dO^T
+            for j in range(R):
+                i = first_q + x + j * columns
+                m_i, l_i, delta_i = dtype(0), dtype(0), dtype(0)
+                if i < n_q:
+                    m_i, l_i, delta_i = m[h, i], l[h, i], delta[h, i]
+                inverse = dtype(1) / l_i if l_i != dtype(0) else dtype(0)
+                for r in range(R):
+                    key = first_k + y + r * rows
+                    if i < n_q and key < n_k and not (causal and key > i + offset):
+                        p[r, j] = worth(p[r, j], m_i) * inverse  # P = exp(S - m) / l
+                        ds[r, j] = p[r, j] * (ds[r, j] - delta_i)  # dS = P (dP - delta)
+                    else:
+                        p[r, j] = dtype(0)
+                        ds[r, j] = dtype(0)
+                    p_tile[(y + r * rows) * (block_q + PAD) + x + j * columns] = p[r, j]
+            cuda.syncthreads()
+            most = first_q + offset - first_k
+            partly = causal and first_k + block_k - 1 > first_q + offset
+            if partly:  # dV += P^T dO
+                add_visible_products(acc_v, p_tile, y, rows, do_tile, x, columns, block_q, d_v, -1, most)
+            else:
+                add_products(acc_v, p_tile, y, rows, do_tile, x, columns, block_q, d_v)
+            cuda.syncthreads()
+            for j in range(R):
+                for r in range(R):
+                    p_tile[(y + r * rows) * (block_q + PAD) + x + j * columns] = ds[r, j]
+            cuda.syncthreads()
+            if partly:  # dK += dS^T Q scale
+                add_visible_products(acc_k, p_tile, y, rows, q_tile, x, columns, block_q, d, -1, most)
+            else:
+                add_products(acc_k, p_tile, y, rows, q_tile, x, columns, block_q, d)
+        store_rows(dk, acc_k, b, first_k + y, rows, x, block_q, width, dtype(1))
+        store_rows(dv, acc_v, b, first_k + y, rows, x, block_q, width_v, dtype(1))
+
+    return flash_backward_dk_dv_kernel
+
+
+@cuda.jit(device=True, forceinline=True)
+def store_rows(out, acc, b, first, rows, x, span, width, factor):
+    """out[b, i, c] = factor acc, for the thread's four rows and its columns, four in every span."""
+    for r in range(R):
+        i = first + r * rows
+        if i < out.shape[1]:
+            for c in range(width):
+                column = c // 4 * span + 4 * x + c % 4
+                if column < out.shape[2]:
+                    out[b, i, column] = acc[r, c] * factor
+
+
+@functools.cache
+def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
+    """Return the kernel of dq: a block owns block_q queries and loops over the keys."""
+    rows, columns = block_q // R, block_k // R
+    width = R * d // block_k
+    do_start = block_q * (d + PAD)
+    k_start = do_start + block_q * (d_v + PAD)
+    v_start = k_start + block_k * (d + PAD)
+    ds_start = v_start + block_k * (d_v + PAD)
+
+    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    def flash_backward_dq_kernel(do, q, k, v, m, l, delta, dq, scale, group, offset):
+        """One block: block_q queries of a head against all the keys they see (Dao 2023, algorithm 2)."""
+        memory = cuda.shared.array(0, dtype)
+        q_tile, do_tile, k_tile = memory[:do_start], memory[do_start:k_start], memory[k_start:v_start]
+        v_tile, ds_tile = memory[v_start:ds_start], memory[ds_start:]
+        x, y = cuda.threadIdx.x % columns, cuda.threadIdx.x // columns
+        n_q, n_k = q.shape[1], k.shape[1]
+        blocks = (n_q + block_q - 1) // block_q
+        b, first_q = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * block_q
+        s = cuda.local.array((R, R), dtype)
+        dp = cuda.local.array((R, R), dtype)
+        acc = cuda.local.array((R, width), dtype)
+        clear(acc)
+        load_tile(q_tile, q, b, first_q, block_q, d, scale)
+        load_tile(do_tile, do, b, first_q, block_q, d_v, dtype(1))
+        last_k = min(n_k, first_q + block_q + offset) if causal else n_k
+        for first_k in range(0, last_k, block_k):
+            cuda.syncthreads()
+            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1))
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1))
+            cuda.syncthreads()
+            clear(s)
+            clear(dp)
+            add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T scale
+            add_dots(dp, do_tile, y, rows, v_tile, x, columns, d_v)  # dP = dO V^T
+            for r in range(R):
+                i = first_q + y + r * rows
+                m_i, l_i, delta_i = dtype(0), dtype(0), dtype(0)
+                if i < n_q:
+                    m_i, l_i, delta_i = m[b, i], l[b, i], delta[b, i]
+                inverse = dtype(1) / l_i if l_i != dtype(0) else dtype(0)
+                for j in range(R):
+                    key = first_k + x + j * columns
+                    ds = dtype(0)
+                    if i < n_q and key < n_k and not (causal and key > i + offset):
+                        ds = worth(s[r, j], m_i) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
+                    ds_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = ds
+            cuda.syncthreads()
+            if causal and first_k + block_k - 1 > first_q + offset:  # dQ += dS K
+                most = first_q + offset - first_k
+                add_visible_products(acc, ds_tile, y, rows, k_tile, x, columns, block_k, d, 1, most)
+            else:
+                add_products(acc, ds_tile, y, rows, k_tile, x, columns, block_k, d)
+        store_rows(dq, acc, b, first_q + y, rows, x, block_k, width, scale)
+
+    return flash_backward_dq_kernel
+
+
+def flash_backward(
+    do: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    m: Any,
+    l: Any,
+    *,
+    causal: bool = False,
+    scale: Any = None,
+    block_q: Any = None,
+    block_k: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Return the gradients (dq, dk, dv) of attention, from the output and the two numbers a row that the forward saved.
+
+    Parameters
+    ----------
+    do : array of shape (..., n_q, d_v)
+        The gradient of the output.
+    q, k, v, causal, scale, block_q, block_k
+        As given to :func:`fa_numba.flash_forward`.
+    o, m, l
+        What it returned.
+
+    Returns
+    -------
+    tuple of array
+        dq, dk and dv, of the shapes of q, k and v. Where query heads share a key head, its gradients are their sum.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays, shapes, scales and tiles that do not fit.
+
+    Notes
+    -----
+    Dao, "FlashAttention-2" (2023), algorithm 2, in two kernels: no block writes what another one adds to, so that there
+    is nothing to make atomic, and the result is the same bit for bit in every run.
+    """
+    call = arrays.Call(do=do, q=q, k=k, v=v, o=o, m=m, l=l)
+    posed = problem.check(call.shapes, causal, scale)
+    for name in ("do", "o"):
+        problem.check_like(name, call.shapes[name], posed.shape_o)
+    for name in ("m", "l"):
+        problem.check_like(name, call.shapes[name], posed.shape_rows)
+    block_q, block_k = choose_blocks(posed, call.dtype, block_q, block_k, _elements)
+    with call:
+        dq, dk, dv = (call.empty(f"d{name}", call.shapes[name]) for name in "qkv")
+        if posed.heads * posed.n_q * posed.n_k > 0:
+            _launch(call, posed, block_q, block_k, dq, dk, dv)
+        else:  # nobody sees anything
+            for gradient in (dq, dk, dv):
+                arrays.fill_with_zeros(gradient, call.stream)
+        return call.result(dq), call.result(dk), call.result(dv)
+
+
+def _launch(call: Any, posed: problem.Problem, block_q: int, block_k: int, dq: Any, dk: Any, dv: Any) -> None:
+    device.warn_if_slow("flash_backward", 2 * posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    delta = call.empty("delta", posed.shape_rows)
+    do, q, k, v, o, m, l = (posed.by_head(name, call[name]) for name in ("do", "q", "k", "v", "o", "m", "l"))
+    delta_rows = posed.by_head("delta", delta)
+    rows = posed.heads * posed.n_q
+    device.launch(delta_kernel, -(-rows * WARP // DELTA_THREADS), DELTA_THREADS, do, o, delta_rows, stream=call.stream)
+    d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
+    form = (block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))
+    inputs = (do, q, k, v, m, l, delta_rows)
+    numbers = (call.dtype.type(posed.scale), posed.group, posed.n_k - posed.n_q)
+    threads = block_q * block_k // (R * R)
+    options = dict(shared=_elements(block_q, block_k, d, d_v) * call.dtype.itemsize, stream=call.stream)
+    blocks = posed.heads_kv * -(-posed.n_k // block_k)
+    gradients = (posed.by_head("dk", dk), posed.by_head("dv", dv))
+    device.launch(make_flash_backward_dk_dv(*form), blocks, threads, *inputs, *gradients, *numbers, **options)
+    blocks = posed.heads * -(-posed.n_q // block_q)
+    device.launch(make_flash_backward_dq(*form), blocks, threads, *inputs, posed.by_head("dq", dq), *numbers, **options)
+
+
+def _elements(block_q: int, block_k: int, d: int, d_v: int) -> int:
+    """Count the elements of the tiles of q, do, k, v and of p or ds, in whichever kernel has more."""
+    return (block_q + block_k) * (d + d_v + 2 * PAD) + max(block_k * (block_q + PAD), block_q * (block_k + PAD))
