@@ -1,22 +1,13 @@
 """Step 1: naive softmax against the float64 reference, and the faults that others met (CASES.md)."""
 
-import math
-
 import numpy as np
 import pytest
 from conftest import simulator_only
+from softmax_cases import DTYPES, HARD_ROWS, INF, between_ordinary_rows
 
 from fa_numba import device, naive_softmax, reference
 
-INF, NAN = math.inf, math.nan
-DTYPES = [np.float32, np.float64]
 SHAPES = [(1,), (7,), (1, 1), (3, 1), (5, 33), (2, 3, 4), (2, 1, 3, 5), (257, 3), (300, 2)]
-
-
-def plain_softmax(x):
-    """The same computation in plain NumPy, in the input's own precision."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -28,41 +19,14 @@ def test_against_the_reference(rng, shape, dtype):
     truth = reference.softmax(x)
     assert y.shape == shape
     assert y.dtype == dtype
-    assert np.abs(y - truth).max() <= 2 * np.abs(plain_softmax(x) - truth).max() + (
-        1e-6 if dtype == np.float32 else 1e-15
-    )
+    assert np.abs(y - truth).max() <= allowed_error(x, truth)
     np.testing.assert_array_equal(x, before)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "row",
-    [
-        [1000, 1001],
-        [89, 90],
-        [-INF, -INF, -INF],
-        [-INF, 0, -INF],
-        [INF, 0, 0],
-        [0, 0, INF],
-        [INF, INF],
-        [NAN, 1, 2],
-        [1, 2, NAN],
-        [1, NAN, -INF],
-        [NAN, -INF],
-        [-INF, NAN],
-        [NAN],
-        [INF, -INF],
-        [-1e7, -1e7 + 1, -1e7 + 2],
-        [-3.4028235e38] * 3,
-        [3.4028235e38, -3.4028235e38],
-        [0, 0, 0, 0, 0],
-        [1e4, -1e4],
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("row", HARD_ROWS, ids=str)
 def test_hard_rows(row, dtype):
-    """CASES A1, A2, A22, C1, C2, C9, C38: overflow, -inf, +inf, NaN, cancellation, ties; other rows stay untouched."""
-    x = np.array([np.linspace(-1, 1, len(row)), row, np.linspace(1, -1, len(row))], dtype)
+    x = between_ordinary_rows(row, dtype)
     y = naive_softmax(x)
     np.testing.assert_allclose(y, reference.softmax(x), rtol=1e-6 if dtype == np.float32 else 1e-14)
     assert np.isfinite(y[[0, 2]]).all()

@@ -1,0 +1,151 @@
+"""Step 2: block and online softmax, and the recurrence they rest on: merging the (m, l) of two parts of a row."""
+
+import math
+
+import numpy as np
+import pytest
+from conftest import simulator_only
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import cuda
+from softmax_cases import DTYPES, HARD_ROWS, INF, allowed_error, between_ordinary_rows
+
+from fa_numba import block_softmax, device, naive_softmax, online_softmax, reference
+from fa_numba.step2_online_softmax import merge, warp_merge
+
+SOFTMAXES = [block_softmax, online_softmax]
+SHAPES = [(1,), (2, 31), (1, 32), (3, 33), (2, 257), (2, 700), (2, 2, 3), (5, 1)]
+
+
+@pytest.fixture(params=SOFTMAXES, ids=lambda function: function.__name__)
+def softmax(request):
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_the_reference(rng, softmax, shape, dtype):
+    x = (3 * rng.standard_normal(shape)).astype(dtype)
+    before = x.copy()
+    y = softmax(x)
+    truth = reference.softmax(x)
+    assert (y.shape, y.dtype) == (shape, dtype)
+    assert np.abs(y - truth).max() <= allowed_error(x, truth)
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("row", HARD_ROWS, ids=str)
+def test_hard_rows(softmax, row, dtype):
+    x = between_ordinary_rows(row, dtype)
+    y = softmax(x)
+    np.testing.assert_allclose(y, reference.softmax(x), rtol=1e-6 if dtype == np.float32 else 1e-14)
+    assert np.isfinite(y[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("place", [0, 40, 99])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_one_bad_element_spoils_its_whole_row_and_no_other(rng, softmax, value, place):
+    """CASES A22: whichever thread, warp and pass meets it."""
+    x = rng.standard_normal((3, 100)).astype(np.float32)
+    x[1, place] = value
+    y = softmax(x)
+    assert np.isnan(y[1]).all()
+    np.testing.assert_array_equal(y[[0, 2]], softmax(x[[0, 2]]))
+
+
+def test_a_row_of_minus_infinity_across_warps_gives_zeros(softmax):
+    x = np.full((2, 100), -INF, np.float32)
+    x[1, 70] = 5
+    y = softmax(x)
+    assert (y[0] == 0).all()
+    np.testing.assert_array_equal(y[1], np.arange(100) == 70)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0), (2, 0, 3)])
+def test_empty_inputs_give_empty_results(softmax, shape):
+    assert softmax(np.zeros(shape, np.float32)).shape == shape
+
+
+def test_runs_are_bitwise_equal(rng, softmax):
+    x = rng.standard_normal((3, 300)).astype(np.float32)
+    first = softmax(x)
+    np.testing.assert_array_equal(softmax(x), first)
+
+
+@simulator_only
+def test_the_order_of_threads_does_not_matter(rng, softmax):
+    from fa_numba.simulator import shuffled
+
+    x = rng.standard_normal((2, 130)).astype(np.float32)
+    first = softmax(x)
+    for seed in range(3):
+        with shuffled(seed):
+            np.testing.assert_array_equal(softmax(x), first)
+
+
+def test_strided_and_device_inputs(rng, softmax):
+    x = rng.standard_normal((6, 40)).astype(np.float32)
+    np.testing.assert_array_equal(softmax(x[::2, ::-1]), softmax(np.ascontiguousarray(x[::2, ::-1])))
+    np.testing.assert_array_equal(softmax(cuda.to_device(x)).copy_to_host(), softmax(x))
+
+
+def test_all_steps_agree(rng):
+    x = rng.standard_normal((4, 90)).astype(np.float64)
+    for softmax in SOFTMAXES:
+        np.testing.assert_allclose(softmax(x), naive_softmax(x), rtol=1e-14)
+
+
+def test_bad_inputs(softmax):
+    with pytest.raises(ValueError, match=r"x has shape \(\)"):
+        softmax(np.float32(1))
+    with pytest.raises(TypeError, match="taken: float32 or float64"):
+        softmax(np.zeros(3, np.float16))
+
+
+# -- the recurrence -----------------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def merge_kernel(a, b, out):
+    out[0], out[1] = merge(a[0], a[1], b[0], b[1])
+
+
+@cuda.jit
+def warp_merge_kernel(m, l, out):
+    out[cuda.threadIdx.x, 0], out[cuda.threadIdx.x, 1] = warp_merge(m[cuda.threadIdx.x], l[cuda.threadIdx.x])
+
+
+def merged(a, b):
+    out = np.empty(2)
+    device.launch(merge_kernel, 1, 1, np.array(a), np.array(b), out)
+    return tuple(out)
+
+
+def part(scores):
+    """The (m, l) of a part of a row, by definition."""
+    m = max(scores, default=-INF)
+    return m, 0.0 if m == -INF else sum(math.exp(score - m) for score in scores)
+
+
+scores = st.lists(st.floats(-50, 50) | st.just(-INF), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scores, scores, scores)
+def test_merging_is_associative_and_commutative_and_has_a_neutral_element(a, b, c):
+    a_, b_, c_ = part(a), part(b), part(c)
+    whole = part(a + b + c)
+    for result in (merged(merged(a_, b_), c_), merged(a_, merged(b_, c_)), merged(merged(c_, a_), b_)):
+        np.testing.assert_allclose(result, whole, rtol=1e-12)
+    assert merged(a_, (-INF, 0.0)) == a_
+    assert merged((-INF, 0.0), a_) == a_
+
+
+def test_a_warp_merges_to_the_same_pair_in_every_lane(rng):
+    m = np.where(rng.random(32) < 0.2, -INF, 10 * rng.standard_normal(32))
+    l = np.where(m == -INF, 0, rng.random(32) + 1)
+    out = np.empty((32, 2))
+    device.launch(warp_merge_kernel, 1, 32, m, l, out)
+    np.testing.assert_allclose(out[:, 0], m.max())
+    np.testing.assert_allclose(out[:, 1], (l * np.exp(m - m.max())).sum(), rtol=1e-14)
