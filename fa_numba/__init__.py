@@ -10,6 +10,7 @@ if selection.select().device == selection.SIMULATOR:  # decided before numba.cud
 from fa_numba import device
 from fa_numba.step1_naive_softmax import naive_softmax
 from fa_numba.step2_online_softmax import block_softmax, online_softmax
+from fa_numba.step3_standard_attention import standard_attention, standard_attention_backward
 from fa_numba.step4_flash_forward import flash_forward
 from fa_numba.step5_flash_backward import flash_backward
 
@@ -23,4 +24,6 @@ __all__ = [
     "flash_forward",
     "naive_softmax",
     "online_softmax",
+    "standard_attention",
+    "standard_attention_backward",
 ]

@@ -7,7 +7,7 @@ import ctypes
 import math
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -78,6 +78,10 @@ class Call:
     def __getitem__(self, name: str) -> Any:
         """Return an input as a C-contiguous device array."""
         return self._arrays[name]
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Return the inputs by name, as contiguous device arrays."""
+        return self._arrays.items()
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return a new device array in the inputs' dtype; the simulator fills it with NaN, so that gaps show."""

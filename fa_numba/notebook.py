@@ -1,6 +1,7 @@
 """What the notebooks call besides the kernels: where this runs, a kernel's source, and a check with a verdict."""
 
 import inspect
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def show_source(function: Any) -> None:
     function
         A Python function or what ``cuda.jit`` returned.
     """
-    source = inspect.getsource(getattr(function, "py_func", function))
+    source = textwrap.dedent(inspect.getsource(getattr(function, "py_func", function)))
     display(Markdown(f"```python\n{source}```"))
 
 

@@ -64,6 +64,11 @@ class Problem:
         return (*self.leading, self.n_q, self.d_v)
 
     @property
+    def shape_p(self) -> Shape:
+        """The shape of the scores and probabilities."""
+        return (*self.leading, self.n_q, self.n_k)
+
+    @property
     def shape_rows(self) -> Shape:
         """The shape of one number a query: m, l, lse, delta."""
         return (*self.leading, self.n_q)

@@ -45,7 +45,7 @@ def forms():
     """Yield (name, kernel, argument types) for every kernel of the package."""
     from numba import float32, float64, types
 
-    from fa_numba import step4_flash_forward, step5_flash_backward
+    from fa_numba import step3_standard_attention, step4_flash_forward, step5_flash_backward
     from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
     from fa_numba.step2_online_softmax import block_softmax_kernel, online_softmax_kernel
@@ -57,6 +57,13 @@ def forms():
         yield f"copy_kernel {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), vector)
         yield f"log_sum_exp_kernel {dtype}", log_sum_exp_kernel, (vector, vector, vector)
         yield f"zero_kernel {dtype}", zero_kernel, (vector,)
+        scalars = (types.boolean, types.int64)
+        yield f"row_softmax_kernel {dtype}", step3_standard_attention.row_softmax_kernel, (heads, heads, *scalars)
+        yield f"row_gradient_kernel {dtype}", step3_standard_attention.row_gradient_kernel, (*[heads] * 3, *scalars)
+        for transposed in ((False, True, 0), (False, False, 1), (True, False, -1)):
+            matmul = step3_standard_attention.make_matmul(*transposed, dtype)
+            numbers = (dtype, *[types.int64] * 4)
+            yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)
         rows = (heads, heads, heads, heads, matrix, matrix)
         numbers = (dtype, types.int64, types.int64)

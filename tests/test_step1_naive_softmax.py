@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import simulator_only
-from softmax_cases import DTYPES, HARD_ROWS, INF, between_ordinary_rows
+from softmax_cases import DTYPES, HARD_ROWS, INF, allowed_error, between_ordinary_rows
 
 from fa_numba import device, naive_softmax, reference
 

@@ -1,0 +1,240 @@
+"""Step 3: standard attention, forward and backward, with the matrices of scores in memory: the baseline."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, from_dtype
+
+from fa_numba import arrays, device, problem
+from fa_numba.primitives import WARP
+from fa_numba.step2_online_softmax import block_max, block_sum, worth
+from fa_numba.tiles import PAD, R, add_dots, clear
+
+TILE = 64  # rows and columns of a product that a block computes
+DEPTH = 16  # how much of the sum a block has in shared memory at a time
+THREADS = (TILE // R) ** 2
+ROW_THREADS = 128  # a block of the kernels that own a row each
+
+
+@functools.cache
+def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, dtype: Any) -> Any:
+    """Return the kernel of c = factor A B, for matrices of every head.
+
+    A and B are a and b, or their transposes. ``triangle`` says which terms a causal mask leaves in the sum of row i:
+    all (0), those k <= i + offset (1: a row of A is a query's row of p or ds), or k >= i - offset (-1: the transpose).
+    """
+    rows = TILE // R
+
+    @cuda.jit(device=True, forceinline=True)
+    def load(tile, x, h, row, column, by_column):
+        """tile[r, c] = X[row + r, column + c], X being x or its transpose, and 0 past the ends."""
+        for i in range(cuda.threadIdx.x, TILE * DEPTH, THREADS):
+            r, c = (i % TILE, i // TILE) if by_column else (i // DEPTH, i % DEPTH)
+            j, k = (column + c, row + r) if by_column else (row + r, column + c)
+            inside = j < x.shape[1] and k < x.shape[2]
+            tile[r * (DEPTH + PAD) + c] = x[h, j, k] if inside else dtype(0)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset):
+        """c[h] = factor sum_g A[h_a] B[h_b]: a block computes a tile of c, a thread four by four numbers of it.
+
+        The sum runs over the ``terms`` query heads g that share a key head (one, if c belongs to a query head); share_a
+        and share_b are 1, or the number of query heads that share a matrix.
+        """
+        a_tile = cuda.shared.array(TILE * (DEPTH + PAD), dtype, alignment=16)
+        b_tile = cuda.shared.array(TILE * (DEPTH + PAD), dtype, alignment=16)
+        x, y = cuda.threadIdx.x % rows, cuda.threadIdx.x // rows
+        down = (c.shape[1] + TILE - 1) // TILE
+        across = (c.shape[2] + TILE - 1) // TILE
+        h = cuda.blockIdx.x // (down * across)
+        row, column = cuda.blockIdx.x // across % down * TILE, cuda.blockIdx.x % across * TILE
+        depth = a.shape[1] if transpose_a else a.shape[2]
+        s = cuda.local.array((R, R), dtype)
+        clear(s)
+        for term in range(h * terms, (h + 1) * terms):
+            for k in range(0, depth, DEPTH):
+                load(a_tile, a, term // share_a, row, k, transpose_a)
+                load(b_tile, b, term // share_b, column, k, not transpose_b)
+                cuda.syncthreads()
+                if triangle == 0:
+                    add_dots(s, a_tile, y, rows, b_tile, x, rows, DEPTH)
+                else:
+                    add_visible_dots(s, a_tile, b_tile, x, y, triangle * (row - k) + offset)
+                cuda.syncthreads()  # all have read the tiles before they are overwritten
+        for r in range(R):
+            for j in range(R):
+                if row + y + r * rows < c.shape[1] and column + x + j * rows < c.shape[2]:
+                    c[h, row + y + r * rows, column + x + j * rows] = s[r, j] * factor
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_visible_dots(s, a_tile, b_tile, x, y, most):
+        """As add_dots, over the terms that the mask leaves. What it hides may be NaN, and 0 times NaN is NaN."""
+        for k in range(DEPTH):
+            for r in range(R):
+                i = y + r * rows
+                if triangle * (k - i) <= most:
+                    for j in range(R):
+                        s[r, j] += a_tile[i * (DEPTH + PAD) + k] * b_tile[(x + j * rows) * (DEPTH + PAD) + k]
+
+    return matmul_kernel
+
+
+@cuda.jit
+def row_softmax_kernel(s, p, causal, offset):
+    """p[h, i] = softmax(s[h, i]) over the keys that query i sees, 0 for the others: one block a row."""
+    scratch = cuda.shared.array(WARP, s.dtype)
+    h, i = cuda.blockIdx.x // s.shape[1], cuda.blockIdx.x % s.shape[1]
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    seen = min(s.shape[2], max(0, i + 1 + offset)) if causal else s.shape[2]
+    m = float32(-math.inf)
+    for j in range(t, seen, threads):  # m_i = max_j s_ij
+        m = max(m, s[h, i, j])
+    m = block_max(m, scratch)
+    l = float32(0)
+    for j in range(t, seen, threads):  # l_i = sum_j exp(s_ij - m_i)
+        l += worth(s[h, i, j], m)
+    l = block_sum(l, scratch)
+    if l == float32(0):  # nothing to see: p = 0
+        l = float32(1)
+    for j in range(t, s.shape[2], threads):  # p_ij = exp(s_ij - m_i) / l_i
+        p[h, i, j] = worth(s[h, i, j], m) / l if j < seen else float32(0)
+
+
+@cuda.jit
+def row_gradient_kernel(p, dp, ds, causal, offset):
+    """ds[h, i] = p (dp - delta) over the keys that query i sees, with delta = sum_j p_ij dp_ij: one block a row."""
+    scratch = cuda.shared.array(WARP, p.dtype)
+    h, i = cuda.blockIdx.x // p.shape[1], cuda.blockIdx.x % p.shape[1]
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    seen = min(p.shape[2], max(0, i + 1 + offset)) if causal else p.shape[2]
+    delta = float32(0)
+    for j in range(t, seen, threads):
+        delta += p[h, i, j] * dp[h, i, j]
+    delta = block_sum(delta, scratch)
+    for j in range(t, p.shape[2], threads):
+        ds[h, i, j] = p[h, i, j] * (dp[h, i, j] - delta) if j < seen else float32(0)
+
+
+class StandardOutput(NamedTuple):
+    """The output of standard attention, and the probabilities that its backward needs."""
+
+    o: Any
+    p: Any
+
+
+def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None) -> StandardOutput:
+    """Return attention's output p v and its probabilities p = softmax(q k^T scale), which it keeps in memory.
+
+    Parameters
+    ----------
+    q, k, v, causal, scale
+        As for :func:`fa_numba.flash_forward`.
+
+    Returns
+    -------
+    StandardOutput
+        o of shape (..., n_q, d_v) and p of shape (..., n_q, n_k).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays, shapes and scales that do not fit.
+
+    Notes
+    -----
+    Dao et al., "FlashAttention" (2022), algorithm 0.
+    """
+    call = arrays.Call(q=q, k=k, v=v)
+    posed = problem.check(call.shapes, causal, scale)
+    device.warn_if_slow("standard_attention", posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    with call:
+        o = call.empty("o", posed.shape_o)
+        s = call.empty("s", posed.shape_p)
+        p = call.empty("p", posed.shape_p)
+        heads = {name: posed.by_head(name, array) for name, array in (*call.items(), ("o", o), ("s", s), ("p", p))}
+        _multiply(
+            call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale
+        )  # S = Q K^T scale
+        _start_rows(call, posed, row_softmax_kernel, heads["s"], heads["p"])  # P = softmax(S)
+        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1)  # O = P V
+        return StandardOutput(call.result(o), call.result(p))
+
+
+def standard_attention_backward(
+    do: Any, q: Any, k: Any, v: Any, p: Any, *, causal: bool = False, scale: Any = None
+) -> tuple[Any, Any, Any]:
+    """Return the gradients (dq, dk, dv) of attention, from the probabilities that the forward kept.
+
+    Parameters
+    ----------
+    do : array of shape (..., n_q, d_v)
+        The gradient of the output.
+    q, k, v, causal, scale
+        As given to :func:`fa_numba.standard_attention`.
+    p : array of shape (..., n_q, n_k)
+        What it returned.
+
+    Returns
+    -------
+    tuple of array
+        dq, dk and dv, of the shapes of q, k and v. Where query heads share a key head, its gradients are their sum.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays, shapes and scales that do not fit.
+
+    Notes
+    -----
+    Dao et al., "FlashAttention" (2022), algorithm 3.
+    """
+    call = arrays.Call(do=do, q=q, k=k, v=v, p=p)
+    posed = problem.check(call.shapes, causal, scale)
+    problem.check_like("do", call.shapes["do"], posed.shape_o)
+    problem.check_like("p", call.shapes["p"], posed.shape_p)
+    device.warn_if_slow("standard_attention_backward", 2 * posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    with call:
+        dq, dk, dv = (call.empty(f"d{name}", call.shapes[name]) for name in "qkv")
+        dp, ds = call.empty("dp", posed.shape_p), call.empty("ds", posed.shape_p)
+        made = (("dq", dq), ("dk", dk), ("dv", dv), ("dp", dp), ("ds", ds))
+        heads = {name: posed.by_head(name, array) for name, array in (*call.items(), *made)}
+        _multiply(call, posed, heads["p"], heads["do"], heads["dv"], transpose_a=True, triangle=-1)  # dV = P^T dO
+        _multiply(call, posed, heads["do"], heads["v"], heads["dp"], transpose_b=True)  # dP = dO V^T
+        _start_rows(call, posed, row_gradient_kernel, heads["p"], heads["dp"], heads["ds"])  # dS = P (dP - delta)
+        _multiply(call, posed, heads["ds"], heads["k"], heads["dq"], triangle=1, factor=posed.scale)  # dQ = dS K scale
+        # dK = dS^T Q scale
+        _multiply(call, posed, heads["ds"], heads["q"], heads["dk"], transpose_a=True, triangle=-1, factor=posed.scale)
+        return call.result(dq), call.result(dk), call.result(dv)
+
+
+def _multiply(
+    call: arrays.Call,
+    posed: problem.Problem,
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    triangle: int = 0,
+    factor: float = 1.0,
+) -> None:
+    """Start c = factor A B for every head; matrices of key heads are shared, or summed into, by their query heads."""
+    heads, rows, columns = c.shape
+    if heads * rows * columns == 0:
+        return
+    kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, from_dtype(call.dtype))
+    terms = a.shape[0] // heads if transpose_a else 1  # c of a key head: the sum over its query heads
+    share_a, share_b = (1 if array.shape[0] == heads * terms else posed.group for array in (a, b))
+    blocks = heads * -(-rows // TILE) * -(-columns // TILE)
+    numbers = (call.dtype.type(factor), terms, share_a, share_b, posed.n_k - posed.n_q)
+    device.launch(kernel, blocks, THREADS, a, b, c, *numbers, stream=call.stream)
+
+
+def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrices: Any) -> None:
+    """Start a kernel that owns a row of scores in each block."""
+    heads, n_q, n_k = matrices[0].shape
+    if heads * n_q * n_k > 0:
+        offset = posed.n_k - posed.n_q
+        device.launch(kernel, heads * n_q, ROW_THREADS, *matrices, posed.causal, offset, stream=call.stream)
