@@ -1,4 +1,4 @@
-"""The device memory that attention holds at its peak: counted by the ledger where it runs, computed where it would not."""
+"""The device memory that attention holds at its peak: counted by the ledger, or computed for lengths that do not run."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from fa_numba.step5_flash_backward import flash_backward
 METHODS = ("standard", "flash")
 PASSES = ("forward", "forward+backward")
 
-# Elements at the peak, for one head of n queries and n keys, d wide. With the inputs and outputs, standard attention holds
-# s and p, then p, dp and ds; flash attention holds m and l, then m, l and delta.
+# Elements at the peak, for one head of n queries and n keys, d wide. With the inputs and outputs, standard attention
+# holds s and p, then p, dp and ds; flash attention holds m and l, then m, l and delta.
 _ELEMENTS = {
     ("standard", "forward"): lambda n, d: 4 * n * d + 2 * n * n,
     ("standard", "forward+backward"): lambda n, d: 8 * n * d + 3 * n * n,

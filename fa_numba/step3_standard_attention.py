@@ -13,6 +13,7 @@ from fa_numba.tiles import PAD, R, add_dots, clear
 
 TILE = 64  # rows and columns of a product that a block computes
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
+TILE_ELEMENTS = TILE * (DEPTH + PAD)
 THREADS = (TILE // R) ** 2
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
@@ -42,8 +43,8 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, dtype: Any)
         The sum runs over the ``terms`` query heads g that share a key head (one, if c belongs to a query head); share_a
         and share_b are 1, or the number of query heads that share a matrix.
         """
-        a_tile = cuda.shared.array(TILE * (DEPTH + PAD), dtype, alignment=16)
-        b_tile = cuda.shared.array(TILE * (DEPTH + PAD), dtype, alignment=16)
+        a_tile = cuda.shared.array(TILE_ELEMENTS, dtype, alignment=16)
+        b_tile = cuda.shared.array(TILE_ELEMENTS, dtype, alignment=16)
         x, y = cuda.threadIdx.x % rows, cuda.threadIdx.x // rows
         down = (c.shape[1] + TILE - 1) // TILE
         across = (c.shape[2] + TILE - 1) // TILE
