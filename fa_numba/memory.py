@@ -1,4 +1,4 @@
-"""The device memory that attention holds at its peak: counted by the ledger, or computed for lengths that do not run."""
+"""The device memory that attention holds at its peak: counted by the ledger, or computed for longer lengths."""
 
 from typing import Any
 
