@@ -11,6 +11,7 @@ import inspect
 import math
 import os
 import textwrap
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -43,6 +44,7 @@ _REMEDIES = {
 }
 
 
+_static_shared: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by function: reading source takes a while
 _NUMBER_FUNCTIONS = {"abs": abs, "int": int, "len": len, "max": max, "min": min}
 _REFERENCES = (ast.Name, ast.Attribute)
 
@@ -127,8 +129,9 @@ def static_shared_bytes(function: Any) -> int:
     the conditions that a factory decides. An array whose shape cannot be evaluated is left out; the compiler or the
     simulator counts it when it comes to it.
     """
-    functions = _reachable(function)
-    return sum(_declared_bytes(each) for each in functions)
+    if function not in _static_shared:
+        _static_shared[function] = sum(_declared_bytes(each) for each in _reachable(function))
+    return _static_shared[function]
 
 
 def _check_whole(name: str, what: str, extents: tuple[int, ...]) -> None:
