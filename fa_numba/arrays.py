@@ -111,7 +111,7 @@ class Call:
     def _upload(self, name: str, array: np.ndarray) -> Any:
         copy = self.empty(name, array.shape)
         if array.size:
-            copy.copy_to_device(np.ascontiguousarray(array))
+            copy.reshape(array.size).copy_to_device(np.ravel(array))  # flat: Numba drops axes of stride 0
         return copy
 
     def _borrow(self, name: str, array: Any) -> Any:

@@ -120,7 +120,7 @@ def _three(what: str, extents: Any) -> tuple[int, int, int]:
 def _moved_to_device(kernel: Any, args: tuple, stream: Any) -> Iterator[list[Any]]:
     """Yield the arguments with NumPy arrays moved to the device; afterwards copy back those that the kernel changed."""
     moved: dict[int, Any] = {}  # by identity: an array given twice stays one
-    names = kernel.py_func.__code__.co_varnames
+    names = kernel.py_func.__code__.co_varnames or ("argument",)
     with contextlib.ExitStack() as held:
         for number, arg in enumerate(args):
             if _is_host_array(arg) and id(arg) not in moved:
@@ -130,13 +130,18 @@ def _moved_to_device(kernel: Any, args: tuple, stream: Any) -> Iterator[list[Any
         if moved and stream:
             stream.synchronize()  # what copies back knows the default stream only
         results = [(arg, moved[id(arg)].copy_to_host()) for arg in args if id(arg) in moved]
-        # Arrays may overlap in host memory: only what the kernel changed may go back.
-        for arg, result in [(arg, result) for arg, result in results if arg.tobytes() != result.tobytes()]:
-            if not arg.flags.writeable:
-                raise ValueError(
-                    f"{kernel.py_func.__name__} wrote to a read-only array; give it one that can be written"
-                )
-            arg[...] = result
+        changes = [(arg, result, _changed(arg, result)) for arg, result in results]
+        for arg, result, changed in changes:  # arrays may overlap in host memory: only what changed goes back
+            if changed.any() and not arg.flags.writeable:
+                raise ValueError(f"{kernel.py_func.__name__} wrote to a read-only array; give it a writable one")
+            if changed.any():
+                arg[changed] = result[changed]
+
+
+def _changed(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Say which elements differ in any bit."""
+    as_bytes = [np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, -1) for array in (before, after)]
+    return (as_bytes[0] != as_bytes[1]).any(axis=-1) if before.size else np.zeros(before.shape, bool)
 
 
 def _is_host_array(arg: Any) -> bool:

@@ -12,9 +12,8 @@ import math
 import os
 import textwrap
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ _REMEDIES = {
 
 _static_shared: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by function: reading source takes a while
 _NUMBER_FUNCTIONS = {"abs": abs, "int": int, "len": len, "max": max, "min": min}
-_REFERENCES = (ast.Name, ast.Attribute)
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -126,11 +125,11 @@ def static_shared_bytes(function: Any) -> int:
     """Add up the static shared arrays that a kernel and its device functions declare, as far as the source tells.
 
     Shapes are compile-time constants, so their source can be evaluated before anything is compiled or run, and so can
-    the conditions that a factory decides. An array whose shape cannot be evaluated is left out; the compiler or the
-    simulator counts it when it comes to it.
+    the conditions that a factory decides. The sum is the least there can be: what cannot be evaluated is left out, and
+    the compiler, or the simulator, counts it when it comes to it.
     """
     if function not in _static_shared:
-        _static_shared[function] = sum(_declared_bytes(each) for each in _reachable(function))
+        _static_shared[function] = _declared_bytes(function, set())
     return _static_shared[function]
 
 
@@ -167,36 +166,45 @@ def _launch_bound(kernel: Any) -> int | None:
     return bounds[0] if isinstance(bounds, tuple) else bounds
 
 
-def _reachable(function: Any) -> list[Any]:
-    """Return a Python function and the jitted ones it names, each once."""
-    found: list[Any] = []
-    pending = [function]
-    while pending:
-        current = pending.pop()
-        if current not in found:
-            found.append(current)
-            names = _visible_names(current)
-            nodes = [node for node in ast.walk(_syntax_tree(current.__code__)) if isinstance(node, _REFERENCES)]
-            used = [_evaluate(node, names) for node in nodes]
-            pending += [value.py_func for value in used if hasattr(value, "py_func")]
-    return found
-
-
 def _visible_names(function: Any) -> dict[str, Any]:
     """Return what the names in a function mean, as far as that is known before it runs."""
     code = function.__code__
-    cells = {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or ())}
+    cells = {name: _contents(cell) for name, cell in zip(code.co_freevars, function.__closure__ or ())}
     names = {**function.__globals__, **cells}
     return {name: value for name, value in names.items() if name not in code.co_varnames}
 
 
-def _declared_bytes(function: Any) -> int:
-    names = _visible_names(function)
-    total = 0
-    for node in _compiled_nodes(_syntax_tree(function.__code__), names):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            _assign(node.targets[0], _evaluate(node.value, names), names)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("shared.array"):
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # never assigned
+        return _UNKNOWN
+
+
+def _declared_bytes(function: Any, seen: set[Any]) -> int:
+    """Return the least that a function and the device functions it calls declare, each of them once."""
+    if function in seen:
+        return 0
+    seen.add(function)
+    return _bytes_in(_syntax_tree(function.__code__), _visible_names(function), seen)
+
+
+def _bytes_in(node: ast.AST, names: dict[str, Any], seen: set[Any]) -> int:
+    """Add up what a part of a syntax tree declares; of branches that are not decided yet, only the larger one."""
+    if isinstance(node, (ast.If, ast.IfExp)):
+        branches = [branch if isinstance(branch, list) else [branch] for branch in (node.body, node.orelse)]
+        condition = _evaluate(node.test, names)
+        if condition is _UNKNOWN:
+            return max(sum(_bytes_in(each, dict(names), set(seen)) for each in branch) for branch in branches)
+        return sum(_bytes_in(each, names, seen) for each in branches[0 if condition else 1])
+    total = sum(_bytes_in(child, names, seen) for child in ast.iter_child_nodes(node))
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        _assign(node.targets[0], _evaluate(node.value, names), names)
+    if isinstance(node, ast.Call):
+        called = _evaluate(node.func, names)
+        if hasattr(called, "py_func"):
+            total += _declared_bytes(called.py_func, seen)
+        elif ast.unparse(node.func).endswith("shared.array"):
             total += _array_bytes(node, names)
     return total
 
@@ -205,21 +213,9 @@ def _assign(target: ast.expr, value: Any, names: dict[str, Any]) -> None:
     if isinstance(target, ast.Name):
         names[target.id] = value
     if isinstance(target, ast.Tuple):
-        values = value if isinstance(value, tuple) and len(value) == len(target.elts) else [None] * len(target.elts)
-        for each, part in zip(target.elts, values):
+        known = isinstance(value, tuple) and len(value) == len(target.elts)
+        for each, part in zip(target.elts, value if known else [_UNKNOWN] * len(target.elts)):
             _assign(each, part, names)
-
-
-def _compiled_nodes(node: ast.AST, names: dict[str, Any]) -> Iterator[ast.AST]:
-    """Yield the nodes of a syntax tree in order, without the branches that a constant condition rules out."""
-    yield node
-    children = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.If):
-        condition = _evaluate(node.test, names)
-        if condition is not None:
-            children = node.body if condition else node.orelse
-    for child in children:
-        yield from _compiled_nodes(child, names)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -233,7 +229,7 @@ def _syntax_tree(code: CodeType) -> ast.AST:
 def _array_bytes(call: ast.Call, names: dict[str, Any]) -> int:
     arguments = dict(zip(("shape", "dtype"), call.args)) | {keyword.arg: keyword.value for keyword in call.keywords}
     shape, dtype = (_evaluate(arguments.get(name), names) for name in ("shape", "dtype"))
-    if shape is None or dtype is None:
+    if shape is _UNKNOWN or dtype is _UNKNOWN:
         return 0
     try:
         itemsize = (as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)).itemsize
@@ -243,11 +239,14 @@ def _array_bytes(call: ast.Call, names: dict[str, Any]) -> int:
 
 
 def _evaluate(node: ast.expr | None, names: dict[str, Any]) -> Any:
-    """Evaluate a constant expression; None if it needs more than the names and a few functions of numbers."""
+    """Evaluate a constant expression; _UNKNOWN if it needs more than the names and a few functions of numbers."""
     calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)] if node else []
+    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} if node else set()
     if node is None or any(not isinstance(each, ast.Name) or each.id not in _NUMBER_FUNCTIONS for each in calls):
-        return None
+        return _UNKNOWN
+    if any(names.get(name) is _UNKNOWN for name in used):
+        return _UNKNOWN
     try:
         return eval(compile(ast.Expression(node), "<shape>", "eval"), {"__builtins__": _NUMBER_FUNCTIONS}, names)
     except Exception:
-        return None
+        return _UNKNOWN

@@ -27,7 +27,7 @@ def show_source(function: Any) -> None:
     display(Markdown(f"```python\n{source}```"))
 
 
-def check(what: str, result: Any, truth: Any, within: float) -> None:
+def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:
     """Print PASS if a result is as close to the truth as it should be; raise AssertionError with the error otherwise.
 
     Parameters
@@ -40,6 +40,8 @@ def check(what: str, result: Any, truth: Any, within: float) -> None:
         In float64.
     within : float
         The largest absolute error allowed. NaN and infinities must stand where the truth has them, and nowhere else.
+    of : str
+        What the truth is, in words.
     """
     result = result.copy_to_host() if hasattr(result, "copy_to_host") else np.asarray(result)
     if result.shape != truth.shape:
@@ -48,8 +50,8 @@ def check(what: str, result: Any, truth: Any, within: float) -> None:
     if not np.array_equal(np.isfinite(result), finite) or not np.array_equal(
         result[~finite], truth[~finite], equal_nan=True
     ):
-        raise AssertionError(f"{what}: NaN or infinities stand in other places than in float64")
+        raise AssertionError(f"{what}: NaN or infinities stand in other places than in {of}")
     error = np.abs(result[finite] - truth[finite]).max(initial=0.0)
     if error > within:
-        raise AssertionError(f"{what}: off by {error:.3g} from float64, and {within:g} is allowed")
-    print(f"PASS  {what}  within {within:g} of float64")
+        raise AssertionError(f"{what}: off by {error:.3g} from {of}, and {within:g} is allowed")
+    print(f"PASS  {what}  within {within:g} of {of}")

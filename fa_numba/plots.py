@@ -7,8 +7,11 @@ import numpy as np
 from IPython.display import Image, display
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from fa_numba import memory
 
 WIDTH = 6.4  # inches
 DOTS_PER_INCH = 144
@@ -23,10 +26,13 @@ STYLE = {
     "lines.linewidth": 2,
 }
 # Okabe & Ito's palette, told apart with any colour vision. Each step keeps its colour in every figure.
-BLUE, GREY = "#0072B2", "#BBBBBB"
+BLUE, GREY, ORANGE = "#0072B2", "#BBBBBB", "#E69F00"
+STANDARD, FLASH = "#D55E00", "#009E73"
 LANES = "viridis"  # perceptually uniform: the lanes of a warp
 SECTOR = 32  # the bytes that memory hands out at once
 WORD = 4  # the bytes of a float32
+CARDS = {"T4": 16, "A100": 80, "H200": 141}  # GB of memory
+LONGEST = 131072  # the length at which memory figures end
 
 
 def show(figure: Figure, alt: str) -> None:
@@ -85,3 +91,276 @@ def _draw_sectors(axes: Axes, name: str, addresses: np.ndarray) -> QuadMesh:
     axes.set_title(f"{name}:\n{len(sectors)} sectors, {SECTOR * len(sectors):,} bytes", fontsize=11)
     axes.set(xlabel="byte of the sector", xticks=[0, 4, 8], xticklabels=["0", "16", "32"], ylim=(32, 0))
     return mesh
+
+
+def butterfly(values: np.ndarray) -> Figure:
+    """Draw how the largest of a warp's values spreads over the lanes, in five rounds of exchanges.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of shape (32,)
+        What each lane brings; the largest occurs once.
+    """
+    lanes = np.arange(len(values))
+    shifts = [16, 8, 4, 2, 1]
+    known = [np.asarray(values)]
+    for shift in shifts:
+        known.append(np.maximum(known[-1], known[-1][lanes ^ shift]))
+    holds = np.array(known) == np.max(values)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.2))
+        for round_, shift in enumerate(shifts):
+            for lane in lanes:
+                travels = holds[round_, lane]
+                look = {"color": BLUE, "linewidth": 1.8} if travels else {"color": "#DDDDDD", "linewidth": 0.8}
+                for to in (lane, lane ^ shift):
+                    axes.plot([lane, to], [round_, round_ + 1], zorder=2 if travels else 1, **look)
+        for held, look in ((False, {"color": GREY, "s": 16}), (True, {"color": BLUE, "s": 32})):
+            rounds, which = np.nonzero(holds == held)
+            axes.scatter(which, rounds, zorder=3, **look)
+        labels = ["start", *(f"after {shift}" for shift in shifts)]
+        axes.set(xlabel="lane", xticks=[0, 8, 16, 24, 31], yticks=range(6), yticklabels=labels, ylim=(5.3, -0.3))
+        axes.set_title("Five exchanges bring the maximum (blue) to all 32 lanes")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def running_softmax(row: np.ndarray) -> Figure:
+    """Plot the running maximum m and sum l along a row, and where a larger element repairs l.
+
+    Parameters
+    ----------
+    row : numpy.ndarray of shape (n,)
+        Finite scores.
+    """
+    row = np.asarray(row, np.float64)
+    m = np.maximum.accumulate(row)
+    l = np.array([np.exp(row[: j + 1] - m[j]).sum() for j in range(len(row))])
+    repairs = np.flatnonzero(m[1:] > m[:-1]) + 1
+    with plt.rc_context(STYLE):
+        figure, (above, below) = plt.subplots(2, 1, figsize=(WIDTH, 4.6), sharex=True)
+        above.plot(row, "o", color=GREY, markersize=4)
+        above.step(np.arange(len(row)), m, where="post", color=BLUE)
+        above.text(len(row), m[-1], "$m$", color=BLUE, va="center", fontsize=13)
+        above.text(len(row), row[-1], "$x$", color="#777777", va="center", fontsize=13)
+        above.set(title=f"{len(row)} elements, {len(repairs)} repairs of the sum", ylabel="score")
+        below.plot(l, color=BLUE)
+        below.text(len(row), l[-1], "$l$", color=BLUE, va="center", fontsize=13)
+        for axes, y in ((above, m), (below, l)):
+            for j in repairs:
+                axes.axvline(j, color=ORANGE, linewidth=1, linestyle=":", zorder=0)
+            axes.plot(repairs, y[repairs], "D", color=ORANGE, markersize=6)
+        below.annotate(
+            "repair: $l$ shrinks,\nthen 1 is added",
+            (repairs[-1], l[repairs[-1]]) if len(repairs) else (0, l[0]),
+            xytext=(-24, -38),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": ORANGE},
+        )
+        below.set(xlabel="elements seen before (j)", ylabel="sum of $\\exp(x - m)$", xlim=(-1, len(row) + 2))
+        below.set_ylim(0)
+    return figure
+
+
+def mask(panels: dict[str, np.ndarray], title: str) -> Figure:
+    """Draw which key each query sees.
+
+    Parameters
+    ----------
+    panels : dict of numpy.ndarray of bool, of shape (n_q, n_k)
+        By name. One panel each.
+    title : str
+        The message.
+    """
+    with plt.rc_context(STYLE):
+        widths = [see.shape[1] for see in panels.values()]
+        figure, axes_row = plt.subplots(
+            1, len(panels), figsize=(WIDTH, 3.1), width_ratios=widths, squeeze=False, sharey=False
+        )
+        for axes, (name, see) in zip(axes_row[0], panels.items()):
+            n_q, n_k = see.shape
+            colours = ListedColormap(["#EEEEEE", BLUE])
+            axes.pcolormesh(see.astype(float), cmap=colours, vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
+            axes.set_title(name, fontsize=11)
+            axes.set(aspect="equal", xlabel="key j", ylim=(n_q, 0), anchor="NW")
+            axes.set(xticks=np.arange(n_k) + 0.5, xticklabels=range(n_k))
+            axes.set(yticks=np.arange(n_q) + 0.5, yticklabels=range(n_q))
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+        axes_row[0][0].set_ylabel("query i")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def online_walk(scores: np.ndarray, m: np.ndarray, l: np.ndarray, alpha: np.ndarray, acc: np.ndarray) -> Figure:
+    """Draw a row's online softmax, tile by tile: scores and m; l and acc, what was repaired and what was added.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray of shape (tiles, keys of a tile)
+        The row's scores.
+    m, l, alpha, acc : numpy.ndarray of shape (tiles,)
+        After each tile: the maximum, the sum, the factor that repaired the past, one column of the accumulator.
+    """
+    tiles, keys = scores.shape
+    with plt.rc_context(STYLE):
+        figure, (top, *panels) = plt.subplots(3, 1, figsize=(WIDTH, 6.0), height_ratios=(3, 2, 2), sharex=True)
+        top.bar(np.arange(tiles * keys), scores.ravel(), width=0.7, color=GREY)
+        for t in range(tiles):
+            left, right = t * keys - 0.5, (t + 1) * keys - 0.5
+            top.plot([left, right], [m[t], m[t]], color=FLASH)
+            label = f"m = {m[t]:.1f}" if t == 0 else f"m = {m[t]:.1f},  α = {alpha[t]:.2f}"
+            top.text((left + right) / 2, m[t] + 0.1, label, ha="center", va="bottom")
+        top.axhline(0, color="black", linewidth=0.8)
+        top.set(ylabel="scores", ylim=(scores.min() - 0.2, m[-1] + 0.8))
+        for axes, name, value in zip(panels, ("l (sum)", "acc (output)"), (l, acc)):
+            _draw_repairs(axes, name, value, alpha, keys)
+        centres = (np.arange(tiles) + 0.5) * keys - 0.5
+        panels[-1].set_xticks(centres, [f"tile {t + 1}" for t in range(tiles)])
+        panels[-1].tick_params(axis="x", length=0)
+        for axes in (top, *panels):
+            for t in range(1, tiles):
+                axes.axvline(t * keys - 0.5, color=GREY, linewidth=0.8, linestyle=":")
+        figure.suptitle("A larger maximum shrinks what was added before", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _draw_repairs(axes: Axes, name: str, value: np.ndarray, alpha: np.ndarray, keys: int) -> None:
+    """Draw for each tile the value before it, and the one after it: the repaired past below, the new part on top."""
+    for t in range(len(value)):
+        centre = (t + 0.5) * keys - 0.5
+        before = value[t - 1] if t else 0.0
+        kept = alpha[t] * before
+        if t:
+            axes.bar(centre - 1.1, before, width=0.9, fill=False, edgecolor="black", linestyle="--", linewidth=1)
+            axes.text(centre - 1.1, before, f"{before:.2f}", ha="center", va="bottom")
+            axes.bar(centre + 0.4, kept, width=0.9, color=GREY)
+            axes.text(centre - 0.35, kept / 2, "×α", ha="center", va="center")
+        axes.bar(centre + 0.4, value[t] - kept, bottom=kept, width=0.9, color=FLASH)
+        axes.text(centre + 0.4, value[t], f"{value[t]:.2f}", ha="center", va="bottom")
+        axes.text(centre + 0.95, (kept + value[t]) / 2, "new", ha="left", va="center", fontsize=10)
+    axes.set(ylabel=name, ylim=(0, 1.25 * max(value)))
+
+
+def causal_tiles(n: int, block: int) -> Figure:
+    """Draw which tiles of the scores causal attention computes, masks on the diagonal, and skips."""
+    tiles = -(-n // block)
+    i, j = np.mgrid[:tiles, :tiles]
+    kinds = np.sign(j - i)  # -1: whole, 0: on the diagonal, 1: skipped
+    styles = {
+        -1: dict(facecolor=FLASH),
+        0: dict(facecolor=FLASH, alpha=0.45, hatch="///"),
+        1: dict(facecolor="#F2F2F2"),
+    }
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.2))
+        for kind, style in styles.items():
+            for row, column in zip(*np.nonzero(kinds == kind)):
+                axes.add_patch(Rectangle((column * block, row * block), block, block, edgecolor="white", **style))
+        names = {-1: "whole: plain products", 0: "diagonal: masked", 1: "skipped: not loaded"}
+        for kind, place in ((-1, 0.78), (0, 0.5), (1, 0.22)):
+            axes.add_patch(
+                Rectangle((1.05, place - 0.04), 0.08, 0.08, transform=axes.transAxes, clip_on=False, **styles[kind])
+            )
+            text = f"{np.count_nonzero(kinds == kind)} tiles\n{names[kind]}"
+            axes.text(1.16, place, text, transform=axes.transAxes, va="center", fontsize=10)
+        ticks = np.linspace(0, n, 5)
+        axes.set(xlim=(0, n), ylim=(n, 0), aspect="equal", xticks=ticks, yticks=ticks)
+        axes.set(xlabel="key", ylabel="query")
+        done = np.count_nonzero(kinds <= 0)
+        axes.set_title(f"Causal: {done} of {tiles * tiles} tiles are computed")
+    return figure
+
+
+def backward_sweeps(tiles: int = 4) -> Figure:
+    """Draw which tiles of the scores a block visits in each kernel of the backward pass, in its order."""
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 3.9))
+        _draw_sweep(panels[0], tiles, [(t, 1) for t in range(tiles)], "dK, dV: a block owns keys")
+        _draw_sweep(panels[1], tiles, [(1, t) for t in range(tiles)], "dQ: a block owns queries")
+        panels[0].set_xlabel("keys\n4 products a tile: S, dP, dV, dK")
+        panels[1].set_xlabel("keys\n3 products a tile: S, dP, dQ")
+        figure.suptitle("Every tile is computed twice, and every sum has one owner", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _draw_sweep(axes: Axes, tiles: int, visited: list[tuple[int, int]], title: str) -> None:
+    """Draw a grid of tiles; number those that one block visits."""
+    for row, column in np.ndindex(tiles, tiles):
+        colour = FLASH if (row, column) in visited else "#F2F2F2"
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white", linewidth=2))
+    for number, (row, column) in enumerate(visited, 1):
+        axes.text(column + 0.5, row + 0.5, str(number), ha="center", va="center", color="white", fontweight="bold")
+    (row, column), (last_row, last_column) = visited[0], visited[-1]
+    down = last_row > row
+    x, y = (0.2, 0.5) if down else (0.5, 0.2)
+    axes.annotate(
+        "",
+        xytext=(column + x, row + y),
+        xy=(last_column + x, last_row + y),
+        arrowprops=dict(arrowstyle="->", color="white", linewidth=2),
+    )
+    axes.set(xlim=(0, tiles), ylim=(tiles, 0), aspect="equal", xticks=[], yticks=[], ylabel="queries")
+    axes.set_title(title, fontsize=11)
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def memory_lengths(
+    passes: tuple[str, ...], counted: dict[tuple[str, str, int], int] | None = None, d: int = 64
+) -> Figure:
+    """Plot the peak memory of one head against its length: computed as lines, counted as dots, and where cards end.
+
+    Parameters
+    ----------
+    passes : tuple of str
+        ``"forward"``, ``"forward+backward"`` or both.
+    counted : dict, optional
+        By method, passes and length: the bytes that the ledger counted.
+    d : int
+        The head dim.
+    """
+    lengths = 2 ** np.arange(4, int(np.log2(LONGEST)) + 1)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.6))
+        for method, colour in (("standard", STANDARD), ("flash", FLASH)):
+            for each in passes:
+                y = [memory.computed_bytes(method, each, int(n), d) for n in lengths]
+                dashed = len(passes) > 1 and each == "forward"
+                axes.loglog(lengths, y, color=colour, linestyle="--" if dashed else "-", label=f"{method} {each}")
+            axes.text(LONGEST * 1.15, y[-1], f"{method}\n{_bytes(y[-1])}", color=colour, va="center")
+        for (method, _, n), nbytes in (counted or {}).items():
+            axes.plot(n, nbytes, "o", color=STANDARD if method == "standard" else FLASH, markeredgecolor="white")
+        for name, card in CARDS.items():
+            axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
+            axes.text(12, card * 1e9, f"{name}: {card} GB", va="top" if name == "A100" else "bottom", fontsize=9)
+        if counted:
+            axes.text(20, 5e3, "dots: counted by the ledger; lines: the formula", va="bottom", fontsize=10)
+        _slope_triangle(axes, 1024, 10 * memory.computed_bytes("standard", passes[-1], 1024, d), 2, STANDARD)
+        _slope_triangle(axes, 8192, memory.computed_bytes("flash", passes[0], 8192, d) / 5, 1, FLASH)
+        axes.set(xlim=(11, LONGEST), ylim=(4e3, 1e12), xlabel="N, queries and keys", ylabel="bytes at the peak")
+        axes.set_xticks([16, 256, 4096, 65536], ["16", "256", "4,096", "65,536"])
+        axes.set_yticks([1e4, 1e6, 1e8, 1e10, 1e12], ["10 kB", "1 MB", "100 MB", "10 GB", "1 TB"])
+        axes.minorticks_off()
+        what = "dashed: forward, solid: with backward" if len(passes) > 1 else passes[0].replace("+", " and ")
+        axes.set_title(f"Standard attention runs out of memory; flash goes on\n({what}; one head, d = {d})")
+    return figure
+
+
+def _slope_triangle(axes: Axes, n: int, y: float, power: int, colour: str) -> None:
+    """Draw how much a quantity grows, as a power of N, over a factor of eight: N² above its line, N below."""
+    high = y * 8**power
+    corner = (n, high) if power == 2 else (8 * n, y)
+    axes.plot([n, corner[0], 8 * n, n], [y, corner[1], high, y], color=colour, linewidth=1)
+    place = (0.85 * n, "right", "∝ N²") if power == 2 else (9.2 * n, "left", "∝ N")
+    axes.text(place[0], y * 8 ** (power / 2), place[2], ha=place[1], va="center", color=colour, fontsize=10)
+
+
+def _bytes(number: float) -> str:
+    """Write a number of bytes with its unit."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} bytes"

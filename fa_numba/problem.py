@@ -80,8 +80,8 @@ class Problem:
         return array.reshape(per_head.get(name, self.heads), *array.shape[len(array.shape) - axes :])
 
 
-def check(shapes: dict[str, Shape], causal: Any, scale: Any) -> Problem:
-    """Return the problem that q, k and v of these shapes pose.
+def check(shapes: dict[str, Shape], causal: Any, scale: Any, dtype: Any = np.float64) -> Problem:
+    """Return the problem that q, k and v of these shapes, in a dtype, pose.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def check(shapes: dict[str, Shape], causal: Any, scale: Any) -> Problem:
         d=q[-1],
         d_v=v[-1],
         causal=bool(causal),
-        scale=1 / math.sqrt(q[-1]) if scale is None else _real(scale),
+        scale=1 / math.sqrt(q[-1]) if scale is None else _real(scale, dtype),
     )
 
 
@@ -131,11 +131,15 @@ def _shape_fault(q: Shape, k: Shape, v: Shape) -> str | None:
     return None
 
 
-def _real(scale: Any) -> float:
+def _real(scale: Any, dtype: Any) -> float:
     if isinstance(scale, np.ndarray) and scale.ndim == 0:
         scale = scale[()]
     if isinstance(scale, (bool, np.bool_)) or not isinstance(scale, numbers.Real):
         raise TypeError(f"scale is {scale!r}, a {type(scale).__name__}; it must be a real number or None")
-    if not math.isfinite(scale):
+    if scale != scale or abs(scale) == math.inf:
         raise ValueError(f"scale is {scale}; it must be finite")
+    if not isinstance(scale, int):  # a whole number may be larger than any float
+        scale = float(scale)
+    if abs(scale) > float(np.finfo(dtype).max):
+        raise ValueError(f"scale is larger than a {np.dtype(dtype)} can be")
     return float(scale)

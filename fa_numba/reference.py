@@ -63,7 +63,7 @@ def attention(
         m = s.max(axis=-1, initial=-np.inf)
         e = np.where(see, np.exp(s - np.where(m == -np.inf, 0.0, m)[..., None]), 0.0)
     l = e.sum(axis=-1)
-    p = e / np.where(l == 0.0, 1.0, l)[..., None]
+    p = np.where(see, e / np.where(l == 0.0, 1.0, l)[..., None], 0.0)
     with np.errstate(divide="ignore"):
         lse = m + np.log(l)
     return Attention(_select_product(p, v, see), p, m, l, lse)
@@ -98,7 +98,7 @@ def visible(n_q: int, n_k: int, causal: bool) -> np.ndarray:
 
 def _select_product(p: np.ndarray, x: np.ndarray, see: np.ndarray) -> np.ndarray:
     """p @ x over the terms that are seen: a hidden term may be NaN, and 0 times NaN is NaN."""
-    if np.isfinite(x).all():
+    if np.isfinite(p).all() and np.isfinite(x).all():
         return p @ x
     with np.errstate(invalid="ignore"):
         return np.where(see[..., None], p[..., None] * x[..., None, :, :], 0.0).sum(axis=-2)

@@ -87,9 +87,7 @@ def run(paths: list[Path], output: Path) -> int:
         try:
             problem = _execute(path, notebook)
         except KeyboardInterrupt:
-            part = output / f"{path.stem}.interrupted.ipynb"  # an earlier result stays
-            _replace(part, nbformat.writes(notebook) + "\n")
-            print(f"{path.name}: interrupted; its finished cells are in {part}, finished notebooks in {output}")
+            print(f"{path.name}: interrupted; {_keep_part(path, notebook, output)}, finished notebooks in {output}")
             return 130
         verdict = problem or f"done in {time.perf_counter() - start:.0f} s"
         try:
@@ -99,6 +97,16 @@ def run(paths: list[Path], output: Path) -> int:
             print(problem)
         failures += problem is not None
     return 1 if failures else 0
+
+
+def _keep_part(path: Path, notebook: nbformat.NotebookNode, output: Path) -> str:
+    """Write what an interrupted notebook has so far, beside an earlier result of it; say where."""
+    part = output / f"{path.stem}.interrupted.ipynb"
+    try:
+        _replace(part, nbformat.writes(notebook) + "\n")
+    except OSError as error:
+        return f"its finished cells cannot be written to {part}: {error.strerror}"
+    return f"its finished cells are in {part}"
 
 
 def _require_own_names(paths: list[Path], output: Path) -> None:
@@ -163,8 +171,8 @@ def _execute(path: Path, notebook: nbformat.NotebookNode) -> str | None:
                 return f"cell [{_executed(cells)}] failed: {error.ename}: {strip_ansi(error.evalue)}"
             except RuntimeError as error:  # nbclient's DeadKernelError, and what it raises if a kernel never starts
                 stderr.seek(0)
-                last = stderr.read().strip().rpartition("\n")[2]
-                return f"the notebook's kernel ended after cell [{_executed(cells)}]: {error} {last}"
+                last = [line for line in stderr.read().splitlines() if line and "WARNING" not in line][-1:]
+                return f"the notebook's kernel ended after cell [{_executed(cells)}]: {' '.join([str(error), *last])}"
     return None
 
 

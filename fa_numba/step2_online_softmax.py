@@ -92,9 +92,8 @@ def online_softmax_kernel(x, y):
     threads = cuda.blockDim.x
     m = float32(-math.inf)
     l = float32(0)
-    for j in range(
-        cuda.threadIdx.x, x.shape[1], threads
-    ):  # a new element is a part of its own, with m = x_ij and l = 1
+    # A new element is a part of the row of its own, with m = x_ij and l = 1.
+    for j in range(cuda.threadIdx.x, x.shape[1], threads):
         m, l = merge(m, l, x[i, j], float32(1))
     m, l = warp_merge(m, l)
     if cuda.laneid == 0:

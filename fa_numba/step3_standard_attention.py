@@ -11,45 +11,45 @@ from fa_numba.primitives import WARP
 from fa_numba.step2_online_softmax import block_max, block_sum, worth
 from fa_numba.tiles import PAD, R, add_dots, clear
 
-TILE = 64  # rows and columns of a product that a block computes
+TILES = (16, 64)  # rows and columns of a product that a block computes: for small matrices, and for others
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
-TILE_ELEMENTS = TILE * (DEPTH + PAD)
-THREADS = (TILE // R) ** 2
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
 
 @functools.cache
-def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, dtype: Any) -> Any:
+def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, dtype: Any) -> Any:
     """Return the kernel of c = factor A B, for matrices of every head.
 
     A and B are a and b, or their transposes. ``triangle`` says which terms a causal mask leaves in the sum of row i:
     all (0), those k <= i + offset (1: a row of A is a query's row of p or ds), or k >= i - offset (-1: the transpose).
     """
-    rows = TILE // R
+    rows = tile // R
+    threads = rows * rows
+    elements = tile * (DEPTH + PAD)
 
     @cuda.jit(device=True, forceinline=True)
-    def load(tile, x, h, row, column, by_column):
-        """tile[r, c] = X[row + r, column + c], X being x or its transpose, and 0 past the ends."""
-        for i in range(cuda.threadIdx.x, TILE * DEPTH, THREADS):
-            r, c = (i % TILE, i // TILE) if by_column else (i // DEPTH, i % DEPTH)
+    def load(to, x, h, row, column, by_column):
+        """to[r, c] = X[row + r, column + c], X being x or its transpose, and 0 past the ends."""
+        for i in range(cuda.threadIdx.x, tile * DEPTH, threads):
+            r, c = (i % tile, i // tile) if by_column else (i // DEPTH, i % DEPTH)
             j, k = (column + c, row + r) if by_column else (row + r, column + c)
             inside = j < x.shape[1] and k < x.shape[2]
-            tile[r * (DEPTH + PAD) + c] = x[h, j, k] if inside else dtype(0)
+            to[r * (DEPTH + PAD) + c] = x[h, j, k] if inside else dtype(0)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=threads)
     def matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset):
         """c[h] = factor sum_g A[h_a] B[h_b]: a block computes a tile of c, a thread four by four numbers of it.
 
         The sum runs over the ``terms`` query heads g that share a key head (one, if c belongs to a query head); share_a
         and share_b are 1, or the number of query heads that share a matrix.
         """
-        a_tile = cuda.shared.array(TILE_ELEMENTS, dtype, alignment=16)
-        b_tile = cuda.shared.array(TILE_ELEMENTS, dtype, alignment=16)
+        a_tile = cuda.shared.array(elements, dtype, alignment=16)
+        b_tile = cuda.shared.array(elements, dtype, alignment=16)
         x, y = cuda.threadIdx.x % rows, cuda.threadIdx.x // rows
-        down = (c.shape[1] + TILE - 1) // TILE
-        across = (c.shape[2] + TILE - 1) // TILE
+        down = (c.shape[1] + tile - 1) // tile
+        across = (c.shape[2] + tile - 1) // tile
         h = cuda.blockIdx.x // (down * across)
-        row, column = cuda.blockIdx.x // across % down * TILE, cuda.blockIdx.x % across * TILE
+        row, column = cuda.blockIdx.x // across % down * tile, cuda.blockIdx.x % across * tile
         depth = a.shape[1] if transpose_a else a.shape[2]
         s = cuda.local.array((R, R), dtype)
         clear(s)
@@ -147,7 +147,7 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
     Dao et al., "FlashAttention" (2022), algorithm 0.
     """
     call = arrays.Call(q=q, k=k, v=v)
-    posed = problem.check(call.shapes, causal, scale)
+    posed = problem.check(call.shapes, causal, scale, call.dtype)
     device.warn_if_slow("standard_attention", posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
     with call:
         o = call.empty("o", posed.shape_o)
@@ -191,7 +191,7 @@ def standard_attention_backward(
     Dao et al., "FlashAttention" (2022), algorithm 3.
     """
     call = arrays.Call(do=do, q=q, k=k, v=v, p=p)
-    posed = problem.check(call.shapes, causal, scale)
+    posed = problem.check(call.shapes, causal, scale, call.dtype)
     problem.check_like("do", call.shapes["do"], posed.shape_o)
     problem.check_like("p", call.shapes["p"], posed.shape_p)
     device.warn_if_slow("standard_attention_backward", 2 * posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
@@ -225,12 +225,13 @@ def _multiply(
     heads, rows, columns = c.shape
     if heads * rows * columns == 0:
         return
-    kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, from_dtype(call.dtype))
+    tile = TILES[max(rows, columns) > 2 * TILES[0]]
+    kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, tile, from_dtype(call.dtype))
     terms = a.shape[0] // heads if transpose_a else 1  # c of a key head: the sum over its query heads
     share_a, share_b = (1 if array.shape[0] == heads * terms else posed.group for array in (a, b))
-    blocks = heads * -(-rows // TILE) * -(-columns // TILE)
+    blocks = heads * -(-rows // tile) * -(-columns // tile)
     numbers = (call.dtype.type(factor), terms, share_a, share_b, posed.n_k - posed.n_q)
-    device.launch(kernel, blocks, THREADS, a, b, c, *numbers, stream=call.stream)
+    device.launch(kernel, blocks, (tile // R) ** 2, a, b, c, *numbers, stream=call.stream)
 
 
 def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrices: Any) -> None:

@@ -13,7 +13,7 @@ from fa_numba.primitives import FULL_MASK
 from fa_numba.step2_online_softmax import worth
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
-BLOCKS = (16, 32, 64)  # block_q and block_k
+BLOCKS = (8, 16, 32, 64)  # block_q and block_k
 
 
 @functools.cache
@@ -153,7 +153,7 @@ def flash_forward(
     scale : float, optional
         What scores are multiplied by; 1 / sqrt(d) if None.
     block_q, block_k : int, optional
-        The tile: 16, 32 or 64 queries and keys. None chooses.
+        The tile: 8, 16, 32 or 64 queries and keys. None chooses.
 
     Returns
     -------
@@ -170,7 +170,7 @@ def flash_forward(
     Dao, "FlashAttention-2" (2023), algorithm 1.
     """
     call = arrays.Call(q=q, k=k, v=v)
-    posed = problem.check(call.shapes, causal, scale)
+    posed = problem.check(call.shapes, causal, scale, call.dtype)
     block_q, block_k = choose_blocks(posed, call.dtype, block_q, block_k, _elements)
     with call:
         o = call.empty("o", posed.shape_o)
@@ -225,8 +225,11 @@ def choose_blocks(
         return elements(rows, columns, *widths) * dtype.itemsize <= device.device_limits().shared_per_block
 
     fitting = [(rows, columns) for rows in BLOCKS for columns in BLOCKS if fits(rows, columns)]
-    asked = [pair for pair in fitting if block_q in (None, pair[0]) and block_k in (None, pair[1])]
-    if not asked:
+    if not fitting:
+        limit = device.device_limits().shared_per_block
+        raise ValueError(f"head dims {posed.d} and {posed.d_v} in {dtype} need more shared memory than {limit} bytes")
+    asked = [pair for pair in fitting if all(given in (None, size) for given, size in zip((block_q, block_k), pair))]
+    if not asked or any(isinstance(given, (bool, float)) for given in (block_q, block_k)):
         raise ValueError(f"block_q={block_q!r}, block_k={block_k!r} do not fit; (block_q, block_k) can be {fitting}")
-    squares = [pair for pair in asked if pair[0] == pair[1] <= padded(max(posed.d, posed.d_v), BLOCKS[0])]
+    squares = [pair for pair in asked if pair[0] == pair[1] <= max(16, padded(max(posed.d, posed.d_v), BLOCKS[0]))]
     return squares[-1] if squares else asked[0]

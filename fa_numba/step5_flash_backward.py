@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numba import cuda, from_dtype
+from numba import cuda, float32, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, warp_sum
@@ -20,7 +20,7 @@ def delta_kernel(do, o, delta):
     row = cuda.grid(1) // WARP
     b, i = row // do.shape[1], row % do.shape[1]
     if row < delta.size:
-        total = do[b, i, 0] - do[b, i, 0]
+        total = float32(0)
         for c in range(cuda.laneid, do.shape[2], WARP):
             total += do[b, i, c] * o[b, i, c]
         total = warp_sum(total)
@@ -90,7 +90,7 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
                 add_visible_products(acc_v, p_tile, y, rows, do_tile, x, columns, block_q, d_v, -1, most)
             else:
                 add_products(acc_v, p_tile, y, rows, do_tile, x, columns, block_q, d_v)
-            cuda.syncthreads()
+            cuda.syncthreads()  # all have read p before ds takes its place
             for j in range(R):
                 for r in range(R):
                     p_tile[(y + r * rows) * (block_q + PAD) + x + j * columns] = ds[r, j]
@@ -217,7 +217,7 @@ def flash_backward(
     is nothing to make atomic, and the result is the same bit for bit in every run.
     """
     call = arrays.Call(do=do, q=q, k=k, v=v, o=o, m=m, l=l)
-    posed = problem.check(call.shapes, causal, scale)
+    posed = problem.check(call.shapes, causal, scale, call.dtype)
     for name in ("do", "o"):
         problem.check_like(name, call.shapes[name], posed.shape_o)
     for name in ("m", "l"):

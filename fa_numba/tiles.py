@@ -6,7 +6,7 @@ columns of different rows do not meet in the same memory bank. The threads of a 
 operand is read four elements at a time, and each element that was read is used four times.
 """
 
-from numba import cuda
+from numba import cuda, float32
 
 from fa_numba.primitives import load4
 
@@ -20,7 +20,7 @@ def load_tile(tile, x, b, first, length, width, factor):
     for i in range(cuda.threadIdx.x, length * width, cuda.blockDim.x):
         r, c = i // width, i % width
         inside = first + r < x.shape[1] and c < x.shape[2]
-        tile[r * (width + PAD) + c] = x[b, first + r, c] * factor if inside else factor - factor
+        tile[r * (width + PAD) + c] = x[b, first + r, c] * factor if inside else float32(0)
 
 
 @cuda.jit(device=True, forceinline=True)

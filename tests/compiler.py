@@ -31,6 +31,17 @@ class Report:
     registers: int
 
 
+def nvvm_version() -> tuple[int, ...]:
+    """Return the version of the NVVM that Numba compiles with; (99,) if only its library is there."""
+    try:
+        return tuple(int(part) for part in metadata.version("nvidia-nvvm").split(".")[:2])
+    except metadata.PackageNotFoundError:
+        nvcc = shutil.which("nvcc")
+        told = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
+        found = re.search(r"release (\d+)\.(\d+)", told)
+        return tuple(map(int, found.groups())) if found else (99,)
+
+
 def ptxas_path() -> str | None:
     """Return ptxas: the one of the nvidia-cuda-nvcc package, else one on the PATH."""
     try:
@@ -61,7 +72,7 @@ def forms():
         yield f"row_softmax_kernel {dtype}", step3_standard_attention.row_softmax_kernel, (heads, heads, *scalars)
         yield f"row_gradient_kernel {dtype}", step3_standard_attention.row_gradient_kernel, (*[heads] * 3, *scalars)
         for transposed in ((False, True, 0), (False, False, 1), (True, False, -1)):
-            matmul = step3_standard_attention.make_matmul(*transposed, dtype)
+            matmul = step3_standard_attention.make_matmul(*transposed, 64, dtype)
             numbers = (dtype, *[types.int64] * 4)
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)

@@ -150,6 +150,18 @@ def test_overlapping_arrays_keep_the_result():
 
 
 @cuda.jit
+def two_outputs_kernel(a, b):
+    a[5] = 7
+    b[0] = 9
+
+
+def test_overlapping_outputs_keep_both_results():
+    base = np.zeros(8, np.float32)
+    launch(two_outputs_kernel, 1, 1, base[:6], base[2:])
+    np.testing.assert_array_equal(base, [0, 0, 9, 0, 0, 7, 0, 0])
+
+
+@cuda.jit
 def scale_all_kernel(y, x, factor):
     i = cuda.grid(1)
     if i < y.size:

@@ -120,10 +120,10 @@ def runtime_choice_kernel(x):
 
 
 def test_only_what_is_compiled_counts():
-    """What a factory decides leaves one branch; what the data decide leaves both."""
+    """What a factory decides leaves one branch; of what the data or the types decide, the larger one counts."""
     assert limits.static_shared_bytes(make_choice(True).py_func) == 40000
     assert limits.static_shared_bytes(make_choice(False).py_func) == 32000
-    assert limits.static_shared_bytes(runtime_choice_kernel.py_func) == 120
+    assert limits.static_shared_bytes(runtime_choice_kernel.py_func) == 80  # the least there can be
 
 
 WIDE, TALL = 200, 100
@@ -160,6 +160,31 @@ def test_device_functions_of_other_modules_count():
         x[0] = other.deep()
 
     assert limits.static_shared_bytes(far_kernel.py_func) == 160
+
+
+def make_pruned(option, big):
+    @cuda.jit(device=True)
+    def small_tile():
+        return cuda.shared.array(7000, float32)[0]
+
+    @cuda.jit(device=True)
+    def big_tile():
+        return cuda.shared.array(8000, float32)[0]
+
+    @cuda.jit
+    def pruned_kernel(x):
+        tile = cuda.shared.array(2000, float32) if big else cuda.shared.array(1000, float32)
+        if option is None:
+            x[0] = small_tile() + tile[0]
+        elif x.ndim == 1:
+            x[0] = big_tile() + tile[0]
+
+    return pruned_kernel
+
+
+def test_branches_that_are_pruned_do_not_count():
+    assert limits.static_shared_bytes(make_pruned(None, True).py_func) == 4 * 9000
+    assert limits.static_shared_bytes(make_pruned(1, False).py_func) == 4 * 9000
 
 
 def test_launch_bounds_are_kept():

@@ -142,6 +142,8 @@ class KernelArray:
         for i, length in zip(index, self.shape):
             if type(i) is slice:
                 self._check_slice(i, length)
+            elif type(i) in (bool, np.bool_):
+                raise TypeError("an index is a bool, which the compiler does not take; write int32(...)")
             elif not 0 <= i < length:
                 raise self._outside(index)
         if len(index) > len(self.shape):

@@ -55,7 +55,7 @@ class SimulatedKernel(FakeCUDAKernel):
         shared = configuration[3] if len(configuration) == 4 else 0
         return functools.partial(self._launch, grid, block, shared)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run as a device function, called by the thread of a kernel."""
         launch = getattr(_this_thread, "launch", None)
         if launch is None:
@@ -64,7 +64,7 @@ class SimulatedKernel(FakeCUDAKernel):
         functions = launch.thread.functions
         functions.append(self)
         try:
-            return launch.bound(self.fn)(*arguments)
+            return launch.bound(self.fn)(*arguments, **named)
         finally:
             functions.pop()
 
@@ -88,7 +88,8 @@ class SimulatedKernel(FakeCUDAKernel):
 
 def _kernel_argument(argument: Any, launch: Launch) -> Any:
     if isinstance(argument, tuple):
-        return tuple(_kernel_argument(each, launch) for each in argument)
+        parts = [_kernel_argument(each, launch) for each in argument]
+        return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
     if isinstance(argument, FakeCUDAArray):
         return KernelArray(argument._ary, launch, "global", origin=_owner(argument._ary))
     if isinstance(argument, np.ndarray):  # Numba copies it to the device, where it starts at an aligned address

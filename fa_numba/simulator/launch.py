@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numba
@@ -45,13 +45,14 @@ def shuffled(seed: int) -> Iterator[None]:
 
 
 class _NumbaModule:
-    """The module ``numba`` inside a kernel, for those who write ``numba.cuda.grid(1)``."""
+    """The module ``numba`` or ``numba.types`` inside a kernel, for those who write ``numba.cuda.grid(1)``."""
 
-    def __init__(self, cuda: Any):
-        self.cuda = cuda
+    def __init__(self, module: ModuleType, stand_in: Callable[[Any], Any]):
+        self._module = module
+        self._stand_in = stand_in
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(numba, name)
+        return self._stand_in(getattr(self._module, name))
 
 
 class Waiting(NamedTuple):
@@ -134,7 +135,7 @@ class Launch:
         """
         if function not in self._bound:
             names = {name: self._stand_in(value) for name, value in function.__globals__.items()}
-            cells = tuple(CellType(self._stand_in(cell.cell_contents)) for cell in function.__closure__ or ())
+            cells = tuple(self._cell_stand_in(cell) for cell in function.__closure__ or ())
             copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
             copy.__kwdefaults__ = function.__kwdefaults__
             self._bound[function] = copy
@@ -146,11 +147,18 @@ class Launch:
             return KernelInteger(value)
         return self._stand_ins.get(id(value), value)
 
+    def _cell_stand_in(self, cell: CellType) -> CellType:
+        try:
+            return CellType(self._stand_in(cell.cell_contents))
+        except ValueError:  # never assigned: an error only if the kernel comes to use it
+            return cell
+
     # -- scheduling ---------------------------------------------------------------------------------------------
 
     def run(self, arguments: list[Any], cuda: Any) -> None:
         """Run every block; ``cuda`` is what that name means to its threads."""
-        self._stand_ins = {id(numba_cuda): cuda, id(numba): _NumbaModule(cuda), **_kernel_math.stand_ins()}
+        modules = {id(module): _NumbaModule(module, self._stand_in) for module in (numba, types)}
+        self._stand_ins = {id(numba_cuda): cuda, **modules, **_kernel_math.stand_ins()}
         for x, y, z in np.ndindex(*self.grid):
             self._run_block(Dim3(x, y, z), arguments)
 
@@ -241,7 +249,7 @@ class Launch:
 
     def shared_array(self, site: tuple, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
         """Return the block's static shared array that was declared at a place in the source."""
-        key = (self.thread.functions[-1], site)
+        key = (self.thread.functions[-1], site, count, dtype)  # compiled anew for other argument types
         if key not in self._shared:
             self._static_shared += count * dtype.itemsize
             self.check_shared(self._static_shared)

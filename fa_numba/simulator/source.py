@@ -67,9 +67,9 @@ def line_of(frame: FrameType | None, codes: Codes) -> str:
 def _format(frame: FrameType, number: int) -> str:
     filename = frame.f_code.co_filename
     text = linecache.getline(filename, number, frame.f_globals).strip()
-    # A notebook cell's file name differs from run to run: name the function instead.
+    # A notebook cell has a file name that differs from run to run: count from its start instead.
     if filename.endswith(".py") and "ipykernel" not in filename:
         place = f"{os.path.basename(filename)}:{number}"
     else:
-        place = f"line {number} of the cell of {frame.f_code.co_name}"
+        place = f"line {number} where {frame.f_code.co_name} is defined"
     return f"{place} ({text})" if text else place

@@ -1,0 +1,88 @@
+"""What the tests of the attention steps share: problems, layouts, and the same computation in plain NumPy."""
+
+import numpy as np
+
+DTYPES = [np.float32, np.float64]
+
+# Shapes of q, k and v.
+FORMS = {
+    "n = 1": ((1, 4), (1, 4), (1, 4)),
+    "n_q = 1": ((1, 8), (37, 8), (37, 8)),
+    "n_k = 1": ((18, 4), (1, 4), (1, 4)),
+    "one tile": ((16, 16), (16, 16), (16, 16)),
+    "tile + 1, d < d_v": ((17, 5), (17, 5), (17, 18)),
+    "more keys, d > d_v": ((9, 20), (35, 20), (35, 3)),
+    "more queries": ((35, 4), (9, 4), (9, 4)),
+    "heads": ((3, 6, 4), (3, 5, 4), (3, 5, 4)),
+    "batch and heads": ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 5, 1)),
+    "two query heads a key head": ((2, 17, 4), (1, 18, 4), (1, 18, 4)),
+    "all query heads one key head": ((2, 3, 5, 1), (2, 1, 6, 1), (2, 1, 6, 2)),
+}
+
+# The same values in another layout.
+LAYOUTS = {
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1),
+    "Fortran order": np.asfortranarray,
+    "every second row": lambda x: np.repeat(x, 2, axis=-2)[..., ::2, :],
+    "every second column": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "reversed rows": lambda x: x[..., ::-1, :].copy()[..., ::-1, :],
+    "reversed heads and columns": lambda x: x[::-1, :, ::-1].copy()[::-1, :, ::-1],
+}
+
+
+def inputs(rng, shapes, dtype=np.float32):
+    """Return q, k, v and do, normally distributed."""
+    q, k, v = shapes
+    return [rng.standard_normal(shape).astype(dtype) for shape in (q, k, v, (*q[:-1], v[-1]))]
+
+
+def equal_scores(n_q, v, dtype=np.float32):
+    """Return q and k of zeros, so that all visible scores tie, and v as a column."""
+    v = np.array(v, dtype).reshape(-1, 1)
+    return np.zeros((n_q, 1), dtype), np.zeros_like(v), v
+
+
+def hard_scores(rng, dtype=np.float32):
+    """Return q, k, v and do of whole numbers with scores of up to 1e4, all exact in float32, at scale 1."""
+    q, k = rng.integers(-50, 51, (2, 2, 18, 4)).astype(dtype)
+    k[:, 1::2] = k[:, ::2]  # equal in pairs: half the weight for each, and gradients that are not 0
+    return q, k, *rng.standard_normal((2, 2, 18, 3)).astype(dtype)
+
+
+def plain_forward(q, k, v, causal=False, scale=None):
+    """Return o and p, computed in plain NumPy in the inputs' own precision."""
+    k, v = (_for_query_heads(q, x) for x in (k, v))
+    s = q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:], s.shape[-1] - s.shape[-2], dtype=bool), s, -np.inf).astype(q.dtype)
+    m = s.max(axis=-1, keepdims=True)
+    e = np.exp(s - np.where(m == -np.inf, 0, m))
+    l = e.sum(axis=-1, keepdims=True)
+    p = e / np.where(l == 0, 1, l)
+    return p @ v, p
+
+
+def plain_backward(do, q, k, v, causal=False, scale=None):
+    """Return dq, dk and dv, computed in plain NumPy in the inputs' own precision."""
+    o, p = plain_forward(q, k, v, causal, scale)
+    delta = (do * o).sum(axis=-1, keepdims=True)
+    ds = p * (do @ _for_query_heads(q, v).swapaxes(-1, -2) - delta)
+    ds = ds * q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
+    dk, dv = ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ do
+    return ds @ _for_query_heads(q, k), _sum_groups(dk, k.shape), _sum_groups(dv, v.shape)
+
+
+def assert_accurate(result, truth, plain, factor):
+    """Hold the largest error to a multiple of that of the plain computation (DESIGN, section 4)."""
+    assert result.shape == truth.shape == plain.shape
+    slack = 1e-6 if result.dtype == np.float32 else 1e-13
+    error, plain_error = (np.abs(x - truth).max(initial=0) for x in (result, plain))
+    assert error <= factor * plain_error + slack
+
+
+def _for_query_heads(q, x):
+    return x if q.ndim == 2 else np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3)
+
+
+def _sum_groups(gradient, shape):
+    return gradient if len(shape) == 2 else gradient.reshape(*shape[:-2], -1, *shape[-2:]).sum(axis=-3)
