@@ -337,7 +337,8 @@ def memory_lengths(
             axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
             axes.text(12, card * 1e9, f"{name}: {card} GB", va="top" if name == "A100" else "bottom", fontsize=9)
         if counted:
-            axes.text(20, 5e3, "dots: counted by the ledger; lines: the formula", va="bottom", fontsize=10)
+            note = "dots: counted by the ledger\nlines: the formula"
+            axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom", fontsize=10)
         _slope_triangle(axes, 1024, 10 * memory.computed_bytes("standard", passes[-1], 1024, d), 2, STANDARD)
         _slope_triangle(axes, 8192, memory.computed_bytes("flash", passes[0], 8192, d) / 5, 1, FLASH)
         axes.set(xlim=(11, LONGEST), ylim=(4e3, 1e12), xlabel="N, queries and keys", ylabel="bytes at the peak")
