@@ -606,7 +606,7 @@ def test_the_line_is_told_wherever_the_file_lies(tmp_path):
 
 def test_a_notebook_cell_is_named_by_its_function():
     names = {"cuda": cuda}
-    exec(compile("@cuda.jit\ndef cell_kernel(x):\n    x[9] = 1\n", "/tmp/ipykernel_1/2.py", "exec"), names)
+    exec(compile("@cuda.jit\ndef cell_kernel(x):\n    x[9] = 1\n", "ipykernel_1/2.py", "exec"), names)
     with pytest.raises(OutOfBoundsError, match="cell_kernel, line 3 where cell_kernel is defined: thread"):
         run(names["cell_kernel"], 1, np.zeros(1))
 
