@@ -11,7 +11,7 @@ from fa_numba import device
 from fa_numba.step1_naive_softmax import naive_softmax
 from fa_numba.step2_online_softmax import block_softmax, online_softmax
 from fa_numba.step3_standard_attention import standard_attention, standard_attention_backward
-from fa_numba.step4_flash_forward import flash_forward
+from fa_numba.step4_flash_forward import flash_attention, flash_forward
 from fa_numba.step5_flash_backward import flash_backward
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "block_softmax",
     "device",
+    "flash_attention",
     "flash_backward",
     "flash_forward",
     "naive_softmax",

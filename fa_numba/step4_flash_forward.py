@@ -181,6 +181,32 @@ def flash_forward(
         return FlashOutput(call.result(o), call.result(m), call.result(l))
 
 
+def flash_attention(
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, return_lse: bool = False
+) -> Any:
+    """Return attention's output, computed by the fastest kernel that fits inputs and device.
+
+    Parameters
+    ----------
+    q, k, v, causal, scale
+        As for :func:`flash_forward`.
+    return_lse : bool
+        Whether to return the logarithm of each row's sum of exp(scores) too.
+
+    Returns
+    -------
+    array or tuple of array
+        o of shape (..., n_q, d_v), or (o, lse) with lse of shape (..., n_q).
+
+    Raises
+    ------
+    TypeError, ValueError
+        Those of :func:`flash_forward`.
+    """
+    output = flash_forward(q, k, v, causal=causal, scale=scale)
+    return (output.o, output.lse) if return_lse else output.o
+
+
 def _launch(call: Any, posed: Any, block_q: int, block_k: int, o: Any, m: Any, l: Any) -> None:
     d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
     kernel = make_flash_forward(block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))

@@ -8,7 +8,7 @@ from attention import DTYPES, FORMS, LAYOUTS, assert_accurate, equal_scores, har
 from conftest import gpu_only, simulator_only
 from numba import cuda
 
-from fa_numba import device, flash_forward, reference
+from fa_numba import device, flash_attention, flash_forward, reference
 
 if device.SIMULATED:
     from fa_numba.simulator import shuffled
@@ -442,3 +442,12 @@ def test_a_call_that_would_take_minutes_warns_first(launches):
     x = np.zeros((4096, 64), np.float32)
     with pytest.warns(device.SlowSimulation, match=r"flash_forward will take about \d+ minutes on the simulator"):
         flash_forward(x, x, x)
+
+
+def test_flash_attention_is_the_forward_with_or_without_lse(rng):
+    q, k, v = (rng.standard_normal((2, 9, 4)) for _ in range(3))
+    expected = flash_forward(q, k, v, causal=True, scale=0.3)
+    np.testing.assert_array_equal(flash_attention(q, k, v, causal=True, scale=0.3), expected.o)
+    o, lse = flash_attention(q, k, v, causal=True, scale=0.3, return_lse=True)
+    np.testing.assert_array_equal(o, expected.o)
+    np.testing.assert_array_equal(lse, expected.lse)

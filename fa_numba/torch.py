@@ -1,0 +1,71 @@
+"""Flash attention as a PyTorch function with gradients; imported explicitly, since the package never imports PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from fa_numba.device import SIMULATED
+from fa_numba.step4_flash_forward import flash_forward
+from fa_numba.step5_flash_backward import flash_backward
+
+
+def flash_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, scale: float | None = None
+) -> torch.Tensor:
+    """Return attention's output, differentiable once with respect to q, k and v.
+
+    Parameters
+    ----------
+    q, k, v : torch.Tensor
+        float32 or float64, of the shapes of :func:`fa_numba.flash_forward`: CUDA tensors on a GPU, whose current stream
+        is used, CPU tensors on the simulator.
+    causal, scale
+        As for :func:`fa_numba.flash_forward`.
+
+    Returns
+    -------
+    torch.Tensor of shape (..., n_q, d_v)
+
+    Raises
+    ------
+    TypeError
+        For tensors in the wrong place, and for what :func:`fa_numba.flash_forward` refuses.
+    ValueError
+        For shapes and scales that do not fit.
+    """
+    return _FlashAttention.apply(q, k, v, causal, scale)
+
+
+class _FlashAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> torch.Tensor:
+        arrays = [_as_array(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v))]
+        o, m, l = (_as_tensor(array, q) for array in flash_forward(*arrays, causal=causal, scale=scale))
+        ctx.save_for_backward(q, k, v, o, m, l)
+        ctx.options = {"causal": causal, "scale": scale}
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: torch.Tensor) -> tuple:
+        saved = ctx.saved_tensors
+        arrays = [_as_array(name, tensor) for name, tensor in zip(("do", "q", "k", "v", "o", "m", "l"), (do, *saved))]
+        gradients = flash_backward(*arrays, **ctx.options)
+        return (*(_as_tensor(gradient, do) for gradient in gradients), None, None)
+
+
+def _as_array(name: str, tensor: Any) -> Any:
+    """Return what our functions take: NumPy on the simulator, the tensor itself on a GPU."""
+    wanted = "cpu" if SIMULATED else "cuda"
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != wanted:
+        given = f"on {tensor.device}" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
+        raise TypeError(f"{name} is {given}; it must be a tensor on {wanted}, where the kernels run")
+    tensor = tensor.detach()
+    return tensor.numpy() if SIMULATED else tensor
+
+
+def _as_tensor(array: Any, like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(array, device=like.device)
