@@ -1,4 +1,4 @@
-"""Flash attention as a PyTorch function with gradients; imported explicitly, since the package never imports PyTorch."""
+"""Flash attention as a PyTorch function with gradients; the package itself never imports PyTorch."""
 
 from __future__ import annotations
 
