@@ -52,5 +52,5 @@ def counted_bytes(method: str, passes: str, n: int, d: int, heads: int = 1, dtyp
             o, m, l = flash_forward(q, k, v)
             if passes == "forward+backward":
                 flash_backward(do, q, k, v, o, m, l)
-        del o
+        del o  # held until here, as in training
     return memory.peak
