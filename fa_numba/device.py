@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -103,10 +104,21 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     require_gpu()
     grid, block = _three("grid", grid), _three("block", block)
     limits.check_launch(kernel, grid, block, shared, device_limits())
-    with _moved_to_device(kernel, args, stream) as arguments:
-        if not SIMULATED:
-            _prepare(kernel, arguments, block, shared)
-        kernel[grid, block, stream, shared](*arguments)
+    if any(_is_host_array(arg) for arg in args):
+        with _moved_to_device(kernel, args, stream) as arguments:
+            _start(kernel, grid, block, arguments, shared, stream)
+    else:
+        _start(kernel, grid, block, args, shared, stream)
+
+
+def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, stream: Any) -> None:
+    configured = kernel[grid, block, stream, shared]
+    if SIMULATED:
+        configured(*arguments)
+    else:  # what calling `configured` does, without finding out the arguments' types a second time
+        types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+        compiled = _prepare(kernel, types, math.prod(block), shared, cuda.get_current_device().id)
+        compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
@@ -148,13 +160,12 @@ def _is_host_array(arg: Any) -> bool:
     return isinstance(arg, np.ndarray) and arg.ndim > 0  # with no axis, Numba takes it for a number
 
 
-def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], shared: int) -> None:
-    """Compile the kernel for these arguments; hold it to its own limits, and raise its limit of shared memory."""
-    types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+@functools.lru_cache(maxsize=1024)  # asking the driver takes longer than a launch
+def _prepare(kernel: Any, types: tuple, threads: int, shared: int, device: int) -> Any:
+    """Return the kernel compiled for these arguments, held to its own limits, its limit of shared memory raised."""
     if types not in kernel.overloads:
         kernel.compile(types)
     compiled = kernel.overloads[types]
-    threads = block[0] * block[1] * block[2]
     if threads > compiled.max_threads_per_block:
         raise ValueError(
             f"{kernel.py_func.__name__} asks for {threads} threads in a block; the limit is "
@@ -162,16 +173,17 @@ def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], sha
             f"Use smaller blocks or smaller tiles."
         )
     if shared + compiled.shared_mem_per_block > limits.STATIC_SHARED:
-        _allow_shared(compiled, shared)
+        _allow_shared(compiled, shared, device)
+    return compiled
 
 
-def _allow_shared(compiled: Any, shared: int) -> None:
+def _allow_shared(compiled: Any, shared: int, device: int) -> None:
     """Ask the driver for more than 48 KiB of shared memory for a kernel; Numba never does."""
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     handle = compiled._codelibrary.get_cufunc().handle
-    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(cuda.get_current_device().id))
+    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(device))
     if status != driver.CUresult.CUDA_SUCCESS:
         raise ValueError(f"the driver refuses {shared} bytes of dynamic shared memory in a block: {status.name}")
 
