@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fa_numba import limits, selection
+from fa_numba import limits, selection, timing
 from fa_numba.ledger import Ledger, hold, ledger
 
 __all__ = [
@@ -106,7 +106,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     with _moved_to_device(kernel, args, stream) as arguments:
         if not SIMULATED:
             _prepare(kernel, arguments, block, shared)
-        kernel[grid, block, stream, shared](*arguments)
+        with timing.watch(kernel, stream):
+            kernel[grid, block, stream, shared](*arguments)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
