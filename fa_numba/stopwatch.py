@@ -65,8 +65,8 @@ class Gpu:
         return cuda.defer_cleanup()
 
     def free(self) -> None:
-        """Free the memory of arrays that nobody holds any more."""
-        cuda.current_context().deallocations.clear()
+        """Free the memory of arrays that nobody holds any more; Numba puts that off."""
+        cuda.current_context().memory_manager.deallocations.clear()
 
 
 @dataclass
