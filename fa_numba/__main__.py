@@ -38,6 +38,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--output", type=Path, default=Path("build"), help="the folder to write to (default: build)")
     run.set_defaults(action=_run)
+
+    about = "measure every step on this machine's GPU, beside PyTorch's own if it is installed"
+    bench = commands.add_parser(
+        "bench",
+        help=about,
+        description=f"fa-numba bench: {about}. Prints tables and writes a JSON file, which notebooks can plot. "
+        f"Every result is checked before it is timed. It takes a few minutes.",
+    )
+    bench.add_argument("--quick", action="store_true", help="a few cases only: under a minute on a big GPU")
+    default = Path("build", "bench.json")
+    bench.add_argument("--output", type=Path, default=default, help=f"the file to write (default: {default})")
+    bench.set_defaults(action=_bench)
     return parser
 
 
@@ -54,6 +66,16 @@ def _run(options: argparse.Namespace) -> int:
         return runner.run(options.notebooks or runner.find_notebooks(), options.output)
     except runner.CannotRun as problem:
         print(f"fa-numba run: {problem}", file=sys.stderr)
+        return 2
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from fa_numba import bench
+
+    try:
+        return bench.run(options.output, quick=options.quick)
+    except bench.CannotRun as problem:
+        print(f"fa-numba bench: {problem}", file=sys.stderr)
         return 2
 
 

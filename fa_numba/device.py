@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fa_numba import limits, selection
+from fa_numba import limits, selection, timing
 from fa_numba.ledger import Ledger, hold, ledger
 
 __all__ = [
@@ -114,11 +114,13 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
 def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, stream: Any) -> None:
     configured = kernel[grid, block, stream, shared]
     if SIMULATED:
-        configured(*arguments)
+        with timing.watch(kernel, stream):
+            configured(*arguments)
     else:  # what calling `configured` does, without finding out the arguments' types a second time
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
         compiled = _prepare(kernel, types, math.prod(block), shared, cuda.get_current_device().id)
-        compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
+        with timing.watch(kernel, stream):
+            compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:

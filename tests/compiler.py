@@ -60,7 +60,10 @@ def forms():
     from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
     from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax
+    from fa_numba.stopwatch import busy_kernel
 
+    vector = types.Array(float32, 1, "C")
+    yield "busy_kernel float32", busy_kernel, (vector, vector, types.int64)
     for dtype in (float32, float64):
         vector, matrix, heads = (types.Array(dtype, axes, "C") for axes in (1, 2, 3))
         yield f"naive_softmax_kernel {dtype}", naive_softmax_kernel, (matrix, matrix)

@@ -179,7 +179,7 @@ def test_doctor_sees_a_wrong_kernel(monkeypatch, capsys):
     assert "FAILED: naive_softmax is off by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["run", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["run", "--help"], ["bench", "--help"]])
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -187,7 +187,7 @@ def test_help(arguments, capsys):
     assert "usage: fa-numba" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"]])
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"], ["bench", "build"]])
 def test_unknown_words(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
