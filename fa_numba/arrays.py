@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda, float32
 
 from fa_numba import ledger, pool, selection
-from fa_numba.device import SIMULATED, launch, require_gpu
+from fa_numba.device import SIMULATED, current_device, launch, require_gpu
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _COPY_THREADS = 256
@@ -90,15 +90,17 @@ class Call:
         if SIMULATED:
             array._ary.fill(np.nan)
         if ledger.is_open():
-            # Whoever drops the memory last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
-            memory = array if SIMULATED else array.memory
-            weakref.finalize(memory, ledger.hold(name, array)).atexit = False
+            # Whoever drops the array last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
+            weakref.finalize(array, ledger.hold(name, array)).atexit = False
         return array
 
     def result(self, array: Any) -> Any:
         """Return a device array as what the caller gets: NumPy or Numba's device array, as the inputs were."""
-        array = array if SIMULATED else array.as_numba(self.stream)
-        return array.copy_to_host(stream=self.stream) if self._on_host else array
+        if SIMULATED or self._on_host:
+            return array.copy_to_host(stream=self.stream) if self._on_host else array
+        result = array.as_numba(self.stream)
+        result.made_from = array  # lives as long, for the ledger
+        return result
 
     def _take_in(self) -> dict[str, Any]:
         if self._on_host:
@@ -114,9 +116,7 @@ class Call:
     def _upload(self, name: str, given: _Given) -> Any:
         copy = self.empty(name, given.shape)
         if given.size:
-            flat = copy.reshape(given.size)
-            # flat: Numba drops axes of stride 0
-            (flat if SIMULATED else flat.as_numba(self.stream)).copy_to_device(np.ravel(given.source))
+            copy.reshape(given.size).copy_to_device(np.ravel(given.source))  # flat: Numba drops axes of stride 0
         return copy
 
     def _borrow(self, name: str, given: _Given) -> Any:
@@ -341,16 +341,9 @@ def _enter_device(scope: contextlib.ExitStack, inputs: dict[str, _Given]) -> Non
     if len(set(devices.values())) > 1:
         where = ", ".join(f"{name} on device {number}" for name, number in devices.items())
         raise ValueError(f"the inputs are on different devices: {where}. Put all on one.")
-    for device in list(devices.values())[:1]:
-        if device != _current_device():  # Numba takes longer to see that nothing changes
-            scope.enter_context(cuda.gpus[device])
-
-
-def _current_device() -> int | None:
-    """Return the number of the thread's current device, or None if it has none yet."""
-    number = ctypes.c_int()
-    status = selection.load_driver().cuCtxGetDevice(ctypes.byref(number))
-    return number.value if status == 0 else None
+    for number in list(devices.values())[:1]:
+        if number != current_device():  # Numba takes longer to see that nothing changes
+            scope.enter_context(cuda.gpus[number])
 
 
 def _device_of(address: int) -> int:

@@ -6,6 +6,7 @@ GPU or simulator is decided in :mod:`fa_numba.selection`; arrays are taken in an
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import math
 import warnings
@@ -22,6 +23,7 @@ __all__ = [
     "SIMULATED",
     "Ledger",
     "SlowSimulation",
+    "current_device",
     "describe",
     "device_limits",
     "launch",
@@ -50,6 +52,14 @@ def describe() -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
+def current_device() -> int:
+    """Return the number of the GPU that this thread uses."""
+    number = ctypes.c_int()
+    if selection.load_driver().cuCtxGetDevice(ctypes.byref(number)) != 0:  # no context yet: Numba makes one
+        return cuda.get_current_device().id
+    return number.value  # so fast only because it does not ask Numba
+
+
 def device_limits() -> limits.Limits:
     """Return the launch limits of the device; on the simulator those of a chosen compute capability.
 
@@ -58,12 +68,12 @@ def device_limits() -> limits.Limits:
     ValueError
         If ``FA_NUMBA_SIMULATED_CC`` names a compute capability that is not known.
     """
-    return limits.simulated() if SIMULATED else _gpu_limits()
+    return limits.simulated() if SIMULATED else _gpu_limits(current_device())
 
 
 @functools.cache
-def _gpu_limits() -> limits.Limits:
-    device = cuda.get_current_device()
+def _gpu_limits(number: int) -> limits.Limits:
+    device = cuda.gpus[number]
     return limits.Limits(
         shared_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         threads_per_block=device.MAX_THREADS_PER_BLOCK,
@@ -118,7 +128,7 @@ def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, 
             configured(*arguments)
     else:  # what calling `configured` does, without finding out the arguments' types a second time
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
-        compiled = _prepare(kernel, types, math.prod(block), shared, cuda.get_current_device().id)
+        compiled = _prepare(kernel, types, math.prod(block), shared, current_device())
         with timing.watch(kernel, stream):
             compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, from_dtype, types
 
-from fa_numba.selection import SIMULATOR, select
+from fa_numba.device import SIMULATED, current_device
 
 KEPT = 1 / 8  # of the device's memory: what the pool keeps at hand
 
@@ -41,7 +41,7 @@ class View:
         What keeps the memory alive.
     """
 
-    __slots__ = ("dtype", "memory", "ptr", "shape", "size")
+    __slots__ = ("__weakref__", "dtype", "memory", "ptr", "shape", "size")
     __cuda_memory__ = True
     _layout = SimpleNamespace(strides_in_bytes=None, is_contiguous_c=True, is_contiguous_f=False)
 
@@ -70,7 +70,15 @@ class View:
         shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
         return View(self.ptr, shape, self.dtype, self.memory)
 
-    def as_numba(self, stream: Any) -> Any:
+    def copy_to_device(self, array: np.ndarray) -> None:
+        """Copy a contiguous NumPy array of this shape to the device."""
+        self.as_numba(0).copy_to_device(array)
+
+    def copy_to_host(self, stream: Any = 0) -> np.ndarray:
+        """Return a copy as a NumPy array."""
+        return self.as_numba(stream).copy_to_host(stream=stream)
+
+    def as_numba(self, stream: Any = 0) -> Any:
         """Return it as Numba's device array."""
         from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
@@ -94,7 +102,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, stream: Any) -> Any:
     stream
         A Numba stream; 0 is the default stream.
     """
-    if select().device == SIMULATOR:
+    if SIMULATED:
         return cuda.device_array(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     memory = _from_pool(nbytes, stream) if nbytes else None
@@ -108,7 +116,7 @@ def _from_pool(nbytes: int, stream: Any) -> Any:
     from cuda.bindings import driver
     from numba.cuda.cudadrv.driver import AutoFreePointer
 
-    pool = _pool(cuda.get_current_device().id)
+    pool, context = _pool(current_device())
     if pool is None:
         return None
     handle = 0 if stream == 0 else int(stream.handle)
@@ -120,14 +128,14 @@ def _from_pool(nbytes: int, stream: Any) -> Any:
         _alive.pop(int(pointer), None)
         driver.cuMemFreeAsync(pointer, handle)
 
-    memory = AutoFreePointer(weakref.proxy(cuda.current_context()), pointer, nbytes, finalizer=release)
+    memory = AutoFreePointer(context, pointer, nbytes, finalizer=release)
     _alive[int(pointer)] = memory
     return memory.own()
 
 
 @functools.cache
-def _pool(device: int) -> Any:
-    """Return our pool on a device; None if the device has none."""
+def _pool(device: int) -> tuple[Any, Any]:
+    """Return our pool on a device, None if the device has none, and Numba's context there."""
     from cuda.bindings import driver
 
     properties = driver.CUmemPoolProps()
@@ -136,7 +144,7 @@ def _pool(device: int) -> Any:
     properties.location.id = device
     status, pool = driver.cuMemPoolCreate(properties)
     if status != driver.CUresult.CUDA_SUCCESS:
-        return None
+        return None, None
     kept = driver.cuuint64_t(int(cuda.current_context().get_memory_info().total * KEPT))
     driver.cuMemPoolSetAttribute(pool, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, kept)
-    return pool
+    return pool, weakref.proxy(cuda.current_context())
