@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from fa_numba import __version__
+from fa_numba.folder import CannotRun
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,6 +15,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.action(options)
+    except CannotRun as problem:
+        print(f"fa-numba {options.command}: {problem}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("fa-numba: interrupted", file=sys.stderr)
         return 130
@@ -22,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fa-numba", description="FlashAttention, step by step, in Numba CUDA.")
     parser.add_argument("--version", action="version", version=f"fa_numba {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="command")
 
     about = "say what this machine has: device, versions, limits, and whether a kernel runs"
     doctor = commands.add_parser("doctor", help=about, description=f"fa-numba doctor: {about}.")
@@ -50,11 +54,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from fa_numba import runner  # Jupyter's packages take a while to import
 
-    try:
-        return runner.run(options.notebooks or runner.find_notebooks(), options.output)
-    except runner.CannotRun as problem:
-        print(f"fa-numba run: {problem}", file=sys.stderr)
-        return 2
+    return runner.run(options.notebooks or runner.find_notebooks(), options.output)
 
 
 if __name__ == "__main__":
