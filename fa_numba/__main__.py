@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fa_numba import __version__
+from fa_numba import __version__, device
 from fa_numba.folder import CannotRun
 
 
@@ -32,6 +32,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help=about, description=f"fa-numba doctor: {about}.")
     doctor.set_defaults(action=_doctor)
 
+    about = "compare flash attention and its gradients with float64, and with the article's errors"
+    check = commands.add_parser("check", help=about, description=f"fa-numba check: {about}.")
+    check.set_defaults(action=_check)
+
     about = "execute the notebooks in order; write executed copies and HTML to a folder"
     run = commands.add_parser("run", help=about, description=f"fa-numba run: {about}.")
     run.add_argument(
@@ -49,6 +53,36 @@ def _doctor(options: argparse.Namespace) -> int:
     from fa_numba import doctor
 
     return 0 if doctor.report() else 1
+
+
+def _check(options: argparse.Namespace) -> int:
+    from fa_numba import accuracy
+
+    print(f"Running on {_where()}.")
+    n, d = accuracy.SIZE
+    print(f"Largest absolute error against float64, at N = {n}, d = {d}, inputs uniform in [-1, 1], dO = 1:\n")
+    try:
+        rows = accuracy.rows(n, d)
+    except Exception as problem:  # whatever the driver, the compiler or the simulator say, the reader must see it
+        print(f"FAILED: {type(problem).__name__}: {problem}")
+        return 1
+    print(accuracy.table(rows))
+    if (n, d) != accuracy.ARTICLE_SIZE:
+        article_n, article_d = accuracy.ARTICLE_SIZE
+        print(
+            f"\nThe article's errors are of N = {article_n}, d = {article_d}, on a GPU: do not compare them with these."
+        )
+    return 0 if all(row.fault is None for row in rows) else 1
+
+
+def _where() -> str:
+    """Name the device; raise CannotRun if there is none, or if limits are asked for that are not known."""
+    try:
+        name = device.describe()
+        device.device_limits()
+    except (RuntimeError, ValueError) as problem:
+        raise CannotRun(str(problem)) from None
+    return name
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, is_bundled, run_python, simulator_only
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from fa_numba import __version__
+from fa_numba import __version__, device, flash_forward
 from fa_numba.__main__ import main
 
 
@@ -179,7 +179,72 @@ def test_doctor_sees_a_wrong_kernel(monkeypatch, capsys):
     assert "FAILED: naive_softmax is off by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["run", "--help"]])
+@simulator_only
+def test_doctor_with_limits_that_are_not_known(monkeypatch, capsys):
+    monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "1")
+    assert main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert "limits     none: compute capability '1' is not known" in printed
+    assert "FAILED: ValueError: compute capability '1' is not known" in printed
+
+
+def test_check(capsys):
+    assert main(["check"]) == 0
+    where, what, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert where == f"Running on {device.describe()}."
+    n, d = (48, 16) if device.SIMULATED else (256, 64)
+    assert f"at N = {n}, d = {d}," in what
+    assert [row.split()[0] for row in rows[:4]] == ["O", "dV", "dQ", "dK"]
+    assert all(row.endswith("  PASSED") for row in rows[:4])
+    note = ["", "The article's errors are of N = 256, d = 64, on a GPU: do not compare them with these."]
+    assert rows[4:] == (note if device.SIMULATED else [])
+
+
+def test_check_fails_when_a_kernel_is_wrong(monkeypatch, capsys):
+    def slightly_wrong(q, k, v):
+        o, m, l = flash_forward(q, k, v)
+        o[0, 0] += 1e-5
+        return o, m, l
+
+    monkeypatch.setattr("fa_numba.accuracy.SIZE", (16, 8))
+    monkeypatch.setattr("fa_numba.accuracy.flash_forward", slightly_wrong)
+    assert main(["check"]) == 1
+    rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines() if row.startswith(("O", "d"))}
+    assert rows["O"].endswith("  FAILED: above what is allowed")
+    assert rows["dV"].endswith("  PASSED")  # made of p and do, not of o
+
+
+def test_check_fails_when_a_kernel_raises(monkeypatch, capsys):
+    def broken(*arguments):
+        raise IndexError("outside s")
+
+    monkeypatch.setattr("fa_numba.accuracy.SIZE", (16, 8))
+    monkeypatch.setattr("fa_numba.accuracy.flash_backward", broken)
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.endswith("FAILED: IndexError: outside s\n")
+
+
+@pytest.mark.parametrize("command", ["check"])
+@pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
+def test_commands_that_need_the_gpu_that_was_asked_for(command):
+    source = f"from fa_numba.__main__ import main; raise SystemExit(main(['{command}']))"
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", CUDA_VISIBLE_DEVICES="")
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    message = f"fa-numba {command}: FA_NUMBA_DEVICE=gpu asks for the GPU, but no GPU can be used here: "
+    assert finished.stderr.startswith(message)
+    assert len(finished.stderr.splitlines()) == 1
+
+
+@simulator_only
+@pytest.mark.parametrize("command", ["check"])
+def test_commands_with_limits_that_are_not_known(monkeypatch, capsys, command):
+    monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "1")
+    assert main([command]) == 2
+    assert capsys.readouterr().err.startswith(f"fa-numba {command}: compute capability '1' is not known")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["check", "--help"], ["run", "--help"]])
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
