@@ -36,6 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help=about, description=f"fa-numba check: {about}.")
     check.set_defaults(action=_check)
 
+    about = "write the peak memory of standard and flash attention against the length: a table, CSV and a figure"
+    memory = commands.add_parser("memory", help=about, description=f"fa-numba memory: {about}.")
+    _add_output(memory)
+    memory.set_defaults(action=_memory)
+
     about = "execute the notebooks in order; write executed copies and HTML to a folder"
     run = commands.add_parser("run", help=about, description=f"fa-numba run: {about}.")
     run.add_argument(
@@ -44,9 +49,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="notebooks to execute (default: the series, in a clone of the repository)",
     )
-    run.add_argument("--output", type=Path, default=Path("build"), help="the folder to write to (default: build)")
+    _add_output(run)
     run.set_defaults(action=_run)
     return parser
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--output", type=Path, default=Path("build"), help="the folder to write to (default: build)")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -73,6 +82,14 @@ def _check(options: argparse.Namespace) -> int:
             f"\nThe article's errors are of N = {article_n}, d = {article_d}, on a GPU: do not compare them with these."
         )
     return 0 if all(row.fault is None for row in rows) else 1
+
+
+def _memory(options: argparse.Namespace) -> int:
+    print(f"Running on {_where()}.")
+    from fa_numba import memory_report  # Matplotlib takes a while to import
+
+    memory_report.write(options.output)
+    return 0
 
 
 def _where() -> str:

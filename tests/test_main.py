@@ -224,7 +224,55 @@ def test_check_fails_when_a_kernel_raises(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("FAILED: IndexError: outside s\n")
 
 
-@pytest.mark.parametrize("command", ["check"])
+@pytest.fixture
+def short_memory(monkeypatch):
+    """One short length of narrow heads."""
+    monkeypatch.setattr("fa_numba.memory_report.LENGTHS", [16])
+    monkeypatch.setattr("fa_numba.memory_report.D", 8)
+
+
+def test_memory_prints_a_table_and_writes_it_with_a_figure(short_memory, tmp_path, capsys):
+    out = tmp_path / "out" / "deep"
+    assert main(["memory", "--output", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"Running on {device.describe()}.\n")
+    assert "one head of N queries and keys, d = 8, float32" in printed
+    # q, k, v, o and, at the forward's peak, s and p; or p, dp and ds, with do, dq, dk and dv
+    standard = [(4 * 16 * 8 + 2 * 16 * 16) * 4, (8 * 16 * 8 + 3 * 16 * 16) * 4]
+    flash = [(4 * 16 * 8 + 2 * 16) * 4, (8 * 16 * 8 + 3 * 16) * 4]
+    assert (out / "memory.csv").read_bytes().decode().splitlines() == [
+        "method,passes,n,d,bytes,how",
+        f"standard,forward,16,8,{standard[0]},counted",
+        f"standard,forward+backward,16,8,{standard[1]},counted",
+        f"flash,forward,16,8,{flash[0]},counted",
+        f"flash,forward+backward,16,8,{flash[1]},counted",
+    ]
+    (row,) = (line.split() for line in printed.splitlines() if line.strip().startswith("16 "))
+    assert row == ["16", "4.1", "kB", "7.17", "kB", "counted", "2.18", "kB", "4.29", "kB", "counted"]
+    assert (out / "memory.png").read_bytes().startswith(b"\x89PNG")
+    assert printed.endswith(f"Wrote {out / 'memory.csv'}\nWrote {out / 'memory.png'}\n")
+    assert sorted(path.name for path in out.iterdir()) == ["memory.csv", "memory.png"]
+
+
+def test_memory_says_that_the_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fa_numba.memory_report.peaks", lambda: pytest.fail("counted before it looked"))
+    (tmp_path / "file").write_text("kept")
+    assert main(["memory", "--output", str(tmp_path / "file")]) == 2
+    message = f"fa-numba memory: the output folder {tmp_path / 'file'} cannot be written: "
+    assert capsys.readouterr().err.startswith(message)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_memory_says_that_a_file_cannot_be_written(short_memory, tmp_path, capsys):
+    (tmp_path / "memory.png").mkdir()
+    assert main(["memory", "--output", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert f"Wrote {tmp_path / 'memory.csv'}" in printed.out
+    assert printed.err.startswith(f"fa-numba memory: {tmp_path / 'memory.png'} cannot be written: ")
+    assert len(printed.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["check", "memory"])
 @pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
 def test_commands_that_need_the_gpu_that_was_asked_for(command):
     source = f"from fa_numba.__main__ import main; raise SystemExit(main(['{command}']))"
@@ -237,14 +285,16 @@ def test_commands_that_need_the_gpu_that_was_asked_for(command):
 
 
 @simulator_only
-@pytest.mark.parametrize("command", ["check"])
+@pytest.mark.parametrize("command", ["check", "memory"])
 def test_commands_with_limits_that_are_not_known(monkeypatch, capsys, command):
     monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "1")
     assert main([command]) == 2
     assert capsys.readouterr().err.startswith(f"fa-numba {command}: compute capability '1' is not known")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["check", "--help"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["doctor", "--help"], ["check", "--help"], ["memory", "--help"], ["run", "--help"]]
+)
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)

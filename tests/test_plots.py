@@ -143,8 +143,3 @@ def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     assert dots == {(16, 1234), (32, 5678)}
     cards = {line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"}
     assert cards == {16e9, 80e9, 141e9}
-
-
-@pytest.mark.parametrize(("number", "text"), [(12, "12 bytes"), (1500, "1.5 kB"), (135e6, "135 MB"), (2e12, "2 TB")])
-def test_bytes_have_a_unit(number, text):
-    assert plots._bytes(number) == text

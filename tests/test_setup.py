@@ -96,6 +96,12 @@ def test_every_command_of_the_readme_exists():
         assert (ROOT / link).exists(), link
 
 
+def test_make_run_leaves_the_notebooks_and_the_memory_figure_in_build():
+    printed = subprocess.run(["make", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True).stdout
+    calls = [line for line in printed.splitlines() if line.startswith(".venv/bin/fa-numba")]
+    assert calls == [".venv/bin/fa-numba run --output build", ".venv/bin/fa-numba memory --output build"]
+
+
 def test_the_public_names():
     for name in fa_numba.__all__:
         assert getattr(fa_numba, name) is not None
