@@ -15,7 +15,7 @@ from fa_numba.folder import CannotRun, replace, require_writable
 
 D = 64
 LENGTHS = [2**power for power in range(4, plots.LONGEST.bit_length())]
-LONGEST_SIMULATED = 32  # what the simulator counts in seconds
+LONGEST_SIMULATED = 16  # what the simulator counts in seconds; twice the length takes it half a minute
 COUNTED, COMPUTED = "counted", "computed"
 
 
