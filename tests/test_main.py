@@ -308,3 +308,29 @@ def test_unknown_words(arguments, capsys):
         main(arguments)
     assert ended.value.code == 2
     assert "usage: fa-numba" in capsys.readouterr().err
+
+
+def through_the_door(*arguments, **environment):
+    """Run the command as the installed script does."""
+    source = f"import sys, fa_numba_command; sys.argv[1:] = {arguments}; sys.exit(fa_numba_command.main())"
+    return run_python(source, **environment)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "can_be"),
+    [("FA_NUMBA_DEVICE", "tpu", "'gpu' or 'simulator'"), ("NUMBA_ENABLE_CUDASIM", "yes", "'0' or '1'")],
+)
+def test_a_device_that_is_none_is_told_in_one_line(variable, value, can_be):
+    finished = through_the_door("doctor", **{"FA_NUMBA_DEVICE": None, variable: value})
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    message = f"fa-numba: {variable} is {value!r}; it can be {can_be}, or unset to choose by itself\n"
+    assert finished.stderr == message
+
+
+def test_the_installed_command_takes_arguments_and_returns_a_status(tmp_path):
+    assert through_the_door("--version").stdout == f"fa_numba {__version__}\n"
+    (tmp_path / "file").touch()
+    finished = through_the_door("memory", "--output", str(tmp_path / "file"), FA_NUMBA_DEVICE="simulator")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("fa-numba memory: the output folder ")
