@@ -333,7 +333,7 @@ def memory_lengths(
                 y = [memory.computed_bytes(method, each, int(n), d) for n in lengths]
                 dashed = len(passes) > 1 and each == "forward"
                 axes.loglog(lengths, y, color=colour, linestyle="--" if dashed else "-", label=f"{method} {each}")
-            axes.text(LONGEST * 1.15, y[-1], f"{method}\n{_bytes(y[-1])}", color=colour, va="center")
+            axes.text(LONGEST * 1.15, y[-1], f"{method}\n{memory.readable(y[-1])}", color=colour, va="center")
         for (method, _, n), nbytes in (counted or {}).items():
             axes.plot(n, nbytes, "o", color=STANDARD if method == "standard" else FLASH, markeredgecolor="white")
         for name, card in CARDS.items():
@@ -360,14 +360,6 @@ def _slope_triangle(axes: Axes, n: int, y: float, power: int, colour: str) -> No
     axes.plot([n, corner[0], 8 * n, n], [y, corner[1], high, y], color=colour, linewidth=1)
     place = (0.85 * n, "right", "∝ N²") if power == 2 else (9.2 * n, "left", "∝ N")
     axes.text(place[0], y * 8 ** (power / 2), place[2], ha=place[1], va="center", color=colour, fontsize=10)
-
-
-def _bytes(number: float) -> str:
-    """Write a number of bytes with its unit."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} bytes"
 
 
 def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = None) -> Figure:

@@ -145,11 +145,6 @@ def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     assert cards == {16e9, 80e9, 141e9}
 
 
-@pytest.mark.parametrize(("number", "text"), [(12, "12 bytes"), (1500, "1.5 kB"), (135e6, "135 MB"), (2e12, "2 TB")])
-def test_bytes_have_a_unit(number, text):
-    assert plots._bytes(number) == text
-
-
 @pytest.fixture
 def record():
     rows = []
