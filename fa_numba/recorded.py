@@ -7,7 +7,8 @@ The file holds an object of three entries:
 ``provenance``
     ``device``, ``compute_capability``, ``memory`` (bytes), ``driver``, ``cuda`` (the toolkit that compiles),
     ``python``, ``fa_numba``, ``numba``, ``numba-cuda``, ``numpy``, ``torch`` (null if it is not installed), ``date``
-    (UTC, ISO 8601), ``commit`` and ``dirty`` (``"unknown"`` and null outside a clone), ``command``.
+    (UTC, ISO 8601), ``commit`` and ``dirty`` (outside a clone null, and what
+    ``FA_NUMBA_COMMIT`` says, or ``"unknown"``), ``command``.
 ``rows``
     A list of objects. Each has ``section`` and ``contestant``, and ``fault``: null, or why there is no time. Sizes are
     ``rows`` and ``n`` of a softmax; ``heads``, ``n``, ``d`` and ``causal`` of attention. By section:
@@ -164,7 +165,7 @@ def _commit() -> tuple[str, bool | None]:
     """Return the commit of the clone that holds this file, and whether files differ from it."""
     git = ("git", "-C", str(Path(__file__).parent))
     if _output(*git, "ls-files", Path(__file__).name) is None:  # installed, or copied without its history
-        return UNKNOWN, None
+        return os.environ.get("FA_NUMBA_COMMIT", UNKNOWN), None
     return _output(*git, "rev-parse", "HEAD") or UNKNOWN, _output(*git, "status", "--porcelain") is not None
 
 
