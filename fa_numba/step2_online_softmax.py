@@ -49,6 +49,19 @@ def subtrahend(m):
     return float32(0) if m == float32(-math.inf) else m
 
 
+@cuda.jit(device=True, forceinline=True, fastmath=True)
+def weight(x, m):
+    """Return exp(x - m): what a term x is worth against the maximum m; 0 for a term of -inf, whatever m."""
+    return math.exp(x - subtrahend(m))
+
+
+@cuda.jit(device=True, forceinline=True, fastmath=True)
+def rescale(m, m_part):
+    """Return the maximum of m and m_part, and alpha, which repairs what was added up against m: exp(m - maximum)."""
+    m_new = max(m, m_part)
+    return m_new, weight(m, m_new)
+
+
 @functools.cache
 def make_block_softmax(threads: int, width: int, dtype: Any) -> Any:
     """Return the kernel for blocks of so many threads, each of which reads one element at a time or four (width)."""
@@ -86,14 +99,14 @@ def make_block_softmax(threads: int, width: int, dtype: Any) -> Any:
 def merge(m_a, l_a, m_b, l_b):
     """Merge the (m, l) of two parts of a row: l = l_a exp(m_a - m) + l_b exp(m_b - m), with m = max(m_a, m_b)."""
     m = max(m_a, m_b)
-    return m, l_a * math.exp(m_a - subtrahend(m)) + l_b * math.exp(m_b - subtrahend(m))
+    return m, l_a * weight(m_a, m) + l_b * weight(m_b, m)
 
 
 @cuda.jit(device=True, forceinline=True, fastmath=True)
 def warp_merge(m, l):
     """Merge the (m, l) of the 32 lanes of a warp: first all agree on m, then what each one's l is worth is added up."""
     m_warp = warp_max(m)
-    return m_warp, warp_sum(l * math.exp(m - subtrahend(m_warp)))
+    return m_warp, warp_sum(l * weight(m, m_warp))
 
 
 @functools.cache
@@ -112,13 +125,13 @@ def make_online_softmax(threads: int, width: int, dtype: Any) -> Any:
         l = dtype(0)
         for j in range(first, n, width * threads):
             load(values, x, (i, j))
-            m_new = m
+            m_part = values[0]
+            for e in range(1, width):
+                m_part = max(m_part, values[e])
+            m, alpha = rescale(m, m_part)
+            l *= alpha  # what was added up against the old maximum
             for e in range(width):
-                m_new = max(m_new, values[e])
-            l *= math.exp(m - subtrahend(m_new))  # repairs what was added up against the old maximum
-            for e in range(width):
-                l += math.exp(values[e] - subtrahend(m_new))
-            m = m_new
+                l += weight(values[e], m)
         m, l = warp_merge(m, l)
         if cuda.laneid == 0:
             warp_m[cuda.threadIdx.x // WARP] = m
@@ -131,7 +144,7 @@ def make_online_softmax(threads: int, width: int, dtype: Any) -> Any:
         for j in range(first, n, width * threads):  # y_ij = exp(x_ij - m_i) / l_i
             load(values, x, (i, j))
             for e in range(width):
-                values[e] = math.exp(values[e] - subtrahend(m)) * inverse
+                values[e] = weight(values[e], m) * inverse
             store(y, (i, j), values)
 
     return online_softmax_kernel

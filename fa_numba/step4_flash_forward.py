@@ -10,7 +10,7 @@ from numba import cuda, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import FULL_MASK
-from fa_numba.step2_online_softmax import subtrahend
+from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
 BLOCKS = (8, 16, 32, 64)  # block_q and block_k
@@ -59,14 +59,12 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
                 if key >= n_k or (causal and key > i + offset):
                     s[r, j] = dtype(-math.inf)
                 m_tile = max(m_tile, s[r, j])
-            m_new = max(m[r], row_max(m_tile))
-            alpha = math.exp(m[r] - subtrahend(m_new))  # repairs what was added up against the old maximum
-            m[r] = m_new
-            l[r] *= alpha
+            m[r], alpha = rescale(m[r], row_max(m_tile))
+            l[r] *= alpha  # what was added up against the old maximum
             for c in range(width):
                 acc[r, c] *= alpha
             for j in range(R):
-                p = math.exp(s[r, j] - subtrahend(m_new))
+                p = weight(s[r, j], m[r])
                 l[r] += p
                 p_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = p
 

@@ -1,14 +1,13 @@
 """Step 5: the gradients of flash attention, by recomputing the probabilities tile by tile."""
 
 import functools
-import math
 from typing import Any
 
 from numba import cuda, float32, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, warp_sum
-from fa_numba.step2_online_softmax import subtrahend
+from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward import choose_blocks, padded
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
@@ -79,7 +78,7 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
                 for r in range(R):
                     key = first_k + y + r * rows
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        p[r, j] = math.exp(p[r, j] - subtrahend(m_i)) * inverse  # P = exp(S - m) / l
+                        p[r, j] = weight(p[r, j], m_i) * inverse  # P = exp(S - m) / l
                         ds[r, j] = p[r, j] * (ds[r, j] - delta_i)  # dS = P (dP - delta)
                     else:
                         p[r, j] = dtype(0)
@@ -166,7 +165,7 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
                     key = first_k + x + j * columns
                     ds = dtype(0)
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        ds = math.exp(s[r, j] - subtrahend(m_i)) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
+                        ds = weight(s[r, j], m_i) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
                     ds_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = ds
             cuda.syncthreads()
             if causal and first_k + block_k - 1 > first_q + offset:  # dQ += dS K

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fa_numba import memory, plots, recorded, reference
+from fa_numba.plots import measured, style
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_mask_shows_query_0_on_top():
 
 def test_a_shown_figure_has_a_text_and_is_closed(monkeypatch):
     shown = []
-    monkeypatch.setattr(plots, "display", shown.append)
+    monkeypatch.setattr(style, "display", shown.append)
     plots.show(plots.lane_sectors({"one": np.arange(32) * 4}, "title"), "what it shows")
     assert shown[0].alt == "what it shows"
     assert shown[0].data.startswith(b"\x89PNG")
@@ -121,7 +122,7 @@ def test_causal_tiles_are_those_with_a_visible_key():
 
 def test_backward_sweeps_visit_a_column_and_a_row():
     left, right = plots.backward_sweeps(tiles=3).axes
-    flash = matplotlib.colors.to_rgba(plots.FLASH)
+    flash = matplotlib.colors.to_rgba(style.FLASH)
     for axes, owned in ((left, {(1, 0), (1, 1), (1, 2)}), (right, {(0, 1), (1, 1), (2, 1)})):
         assert {patch.get_xy() for patch in axes.patches if patch.get_facecolor() == flash} == owned
         numbers = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
@@ -199,7 +200,7 @@ def test_attention_times_of_one_head(record):
     assert list(lines["flash_forward"].get_xdata()) == [32, 64]
     assert list(lines["flash_forward"].get_ydata()) == [512, 2048]
     colours = [lines[name].get_color() for name in ("standard_attention", "flash_forward", "torch MATH")]
-    assert colours == [plots.STANDARD, plots.FLASH, plots.PEERS["torch MATH"]]
+    assert colours == [style.STANDARD, style.FLASH, measured.PEERS["torch MATH"]]
     assert texts(axes) == set(lines)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert figure.get_suptitle().startswith("At N = 64, flash is 2.0 times as fast as standard\n(forward, 1 head, ")
