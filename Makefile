@@ -12,8 +12,12 @@ FLOORS := .venv-floors/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n auto --maxprocesses 4
 # On the other simulators: of the attention steps, the comparison with the reference is enough.
-ELSEWHERE := $(PYTEST) --ignore tests/test_compile.py \
-	-k "not (test_step3 or test_step4 or test_step5) or against_the_reference"
+ELSEWHERE := $(PYTEST) --ignore tests/test_compile.py --ignore tests/test_torch.py \
+	-k "not (test_step3 or test_step4 or test_step5 or attention_inputs or properties) or against_the_reference"
+# PyTorch without CUDA, for the tests: for Linux, PyPI has it with gigabytes of CUDA only. First PyTorch alone, from its
+# own index, which may be out of reach, then from PyPI what it needs.
+TORCH := torch==2.13.0$(if $(filter Darwin,$(shell uname)),,+cpu)
+TORCH_INDEX := --index-url https://download.pytorch.org/whl/cpu --timeout 10 --retries 1
 
 .PHONY: run test lint notebooks clean
 
@@ -59,6 +63,10 @@ clean:
 .venv/tests-installed: .venv/installed
 	@echo "Installing what the tests need."
 	@$(BIN)/python $(PIP_INSTALL) --editable ".[test]"
+	@if [ -z "$$($(PYTHON) fa_numba/selection.py)" ]; then \
+		$(BIN)/python $(PIP_INSTALL) --no-deps $(TORCH_INDEX) $(TORCH) && $(BIN)/python $(PIP_INSTALL) $(TORCH); \
+	fi 2>/dev/null; $(BIN)/python -c "import torch" 2>/dev/null || \
+		echo "PyTorch is not in .venv, and was not installed: its tests are skipped."
 	@touch $@
 
 .venv-floors/installed: pyproject.toml tests/floors.txt .venv/tests-installed

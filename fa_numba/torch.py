@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from fa_numba.device import SIMULATED
 from fa_numba.step4_flash_forward import flash_forward
@@ -49,12 +48,22 @@ class _FlashAttention(torch.autograd.Function):
         return o
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, do: torch.Tensor) -> tuple:
-        saved = ctx.saved_tensors
-        arrays = [_as_array(name, tensor) for name, tensor in zip(("do", "q", "k", "v", "o", "m", "l"), (do, *saved))]
-        gradients = flash_backward(*arrays, **ctx.options)
-        return (*(_as_tensor(gradient, do) for gradient in gradients), None, None)
+        return (*_FlashGradients.apply(do, *ctx.saved_tensors, ctx.options), None, None)
+
+
+class _FlashGradients(torch.autograd.Function):
+    """The gradients: a function of its own, so that a second derivative is refused and not taken for 0."""
+
+    @staticmethod
+    def forward(ctx: Any, do: Any, q: Any, k: Any, v: Any, o: Any, m: Any, l: Any, options: dict) -> tuple:
+        named = zip(("do", "q", "k", "v", "o", "m", "l"), (do, q, k, v, o, m, l))
+        gradients = flash_backward(*(_as_array(name, tensor) for name, tensor in named), **options)
+        return tuple(_as_tensor(gradient, do) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple:
+        raise RuntimeError("flash_attention can be differentiated once, not twice")
 
 
 def _as_array(name: str, tensor: Any) -> Any:

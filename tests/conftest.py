@@ -22,6 +22,14 @@ def rng():
     return np.random.default_rng(20)
 
 
+@pytest.fixture
+def launches(monkeypatch):
+    """What an attention function launches, as (grid, shared bytes); nothing runs."""
+    made = []
+    monkeypatch.setattr(device, "launch", lambda _, grid, block, *__, shared=0, stream=0: made.append((grid, shared)))
+    return made
+
+
 def is_bundled() -> bool:
     """Say whether ``numba.cuda`` is the one bundled in numba."""
     from numba import cuda  # after fa_numba has chosen its mode

@@ -198,3 +198,73 @@ def test_attention_in_float32_is_float32_in_every_step(rng):
         np.testing.assert_allclose(x, true, rtol=1e-5, atol=1e-5)
     assert (forward.o != truth.o.astype(np.float32)).any()
     assert all((x != true.astype(np.float32)).any() for x, true in zip(plain, gradients))
+
+
+# -- against PyTorch in float64 -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def by_pytorch(torch, q, k, v, do, *, causal, scale):
+    """Return o, dq, dk and dv of PyTorch, whose own causal mask is ours if n_q = n_k, but NaN for scales up to 0."""
+    q, k, v = (torch.tensor(x, requires_grad=True) for x in (q, k, v))
+    n_q, n_k = q.shape[-2], k.shape[-2]
+    if n_q == n_k and scale is None:
+        mask = {"is_causal": causal}
+    else:
+        mask = {"attn_mask": torch.ones(n_q, n_k, dtype=torch.bool).tril(n_k - n_q) if causal else None}
+    grouped = {"enable_gqa": True} if q.ndim > 2 and q.shape[-3] != k.shape[-3] else {}
+    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, **mask, **grouped)
+    gradients = torch.autograd.grad(o, (q, k, v), torch.tensor(do))
+    return [x.detach().numpy() for x in (o, *gradients)]
+
+
+@pytest.mark.parametrize("shape", [(1,), (9,), (3, 7), (2, 3, 5)], ids=str)
+def test_softmax_is_pytorch_s(torch, rng, shape):
+    x = 3 * rng.standard_normal(shape)
+    np.testing.assert_allclose(reference.softmax(x), torch.softmax(torch.tensor(x), -1).numpy(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [None, 0.0, -0.7])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((9, 4), (9, 4), (9, 4)),
+        ((5, 4), (9, 4), (9, 3)),
+        ((2, 6, 3), (2, 6, 3), (2, 6, 5)),
+        ((2, 3, 7, 4), (2, 3, 7, 4), (2, 3, 7, 4)),
+        ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 2)),
+        ((2, 4, 3, 5), (2, 1, 8, 5), (2, 1, 8, 4)),
+    ],
+    ids=str,
+)
+def test_attention_and_its_gradients_are_pytorch_s(torch, rng, shapes, causal, scale):
+    q, k, v, do = (rng.standard_normal(shape) for shape in (*shapes, (*shapes[0][:-1], shapes[2][-1])))
+    ours = reference.attention(q, k, v, causal=causal, scale=scale).o
+    gradients = reference.attention_backward(do, q, k, v, causal=causal, scale=scale)
+    theirs = by_pytorch(torch, q, k, v, do, causal=causal, scale=scale)
+    for mine, right in zip((ours, *gradients), theirs):
+        np.testing.assert_allclose(mine, right, rtol=1e-12, atol=1e-13)
+
+
+def test_lse_is_pytorch_s(torch, rng):
+    q, k, v = (rng.standard_normal((6, 4)) for _ in range(3))
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    s = (torch.tensor(q @ k.T) / 2).masked_fill(hidden, -INF)
+    lse = reference.attention(q, k, v, causal=True).lse
+    np.testing.assert_allclose(lse, torch.logsumexp(s, -1).numpy(), rtol=1e-13)
+
+
+def test_rows_that_see_nothing_change_no_gradient_of_pytorch(torch, rng):
+    """Where there are more queries than keys, PyTorch gets those that see a key."""
+    q, k, v, do = (rng.standard_normal(shape) for shape in ((7, 3), (4, 3), (4, 2), (7, 2)))
+    o, dq, dk, dv = by_pytorch(torch, q[3:], k, v, do[3:], causal=True, scale=None)
+    ours = reference.attention(q, k, v, causal=True).o
+    gradients = reference.attention_backward(do, q, k, v, causal=True)
+    unseen = np.zeros((3, 3))
+    for mine, right in zip((ours, *gradients), (np.vstack([unseen[:, :2], o]), np.vstack([unseen, dq]), dk, dv)):
+        np.testing.assert_allclose(mine, right, rtol=1e-12, atol=1e-13)

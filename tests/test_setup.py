@@ -122,3 +122,13 @@ def test_continuous_integration_runs_the_readme_s_command():
     script = (ROOT / ".ci" / "run").read_text()
     assert script.rstrip().endswith("make test")
     assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_make_installs_pytorch_without_cuda(project):
+    """PyPI has none for Linux; a version that ends in +cpu is never taken from there."""
+    command = ["make", "--dry-run", "--always-make", ".venv/tests-installed"]
+    recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (pinned,) = set(re.findall(r" torch(?!\")(\S*?);?\s", recipe))
+    assert pinned == ("==2.13.0" if sys.platform == "darwin" else "==2.13.0+cpu")
+    (extra,) = map(Requirement, project["optional-dependencies"]["torch"])
+    assert pinned[2:] in extra.specifier

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import simulator_only
+from conftest import gpu_only, simulator_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
@@ -96,11 +96,42 @@ def test_all_steps_agree(rng):
         np.testing.assert_allclose(softmax(x), naive_softmax(x), rtol=1e-14)
 
 
-def test_bad_inputs(softmax):
-    with pytest.raises(ValueError, match=r"x has shape \(\)"):
+def test_bad_inputs(softmax, launches):
+    with pytest.raises(ValueError, match=r"x has shape \(\); softmax needs at least one axis to run over"):
         softmax(np.float32(1))
-    with pytest.raises(TypeError, match="taken: float32 or float64"):
-        softmax(np.zeros(3, np.float16))
+    for dtype in (np.float16, np.int64, bool, np.complex64):
+        with pytest.raises(TypeError, match=f"^dtypes given: x {np.dtype(dtype)}; taken: float32 or float64$"):
+            softmax(np.zeros(3, dtype))
+    with pytest.raises(TypeError, match="x is a list; it must be a NumPy array"):
+        softmax([1.0, 2.0])
+    assert launches == []
+
+
+@simulator_only
+def test_a_call_that_would_take_minutes_warns_first(softmax, launches):
+    with pytest.warns(
+        device.SlowSimulation, match=rf"^{softmax.__name__} will take about \d+ minutes on the simulator"
+    ):
+        softmax(np.broadcast_to(np.float32(0), (8192, 8192)))
+
+
+def test_many_rows_go_on_the_first_axis_of_the_grid(softmax, launches):
+    """CASES A19: the others end at 65,535."""
+    softmax(np.zeros((2**16, 1), np.float32))
+    assert [grid for grid, _ in launches] == [2**16]
+
+
+@gpu_only
+def test_more_than_2_to_the_31_elements(softmax):
+    """CASES A19, A20: the last of many rows is read and written."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.mem_get_info()[0] < 20e9:
+        pytest.skip("needs 20 GB of device memory")
+    x = torch.zeros(2**26 + 1, 32, device="cuda")
+    x[-1, 0] = math.log(33)
+    y = torch.as_tensor(softmax(x), device="cuda")
+    assert torch.allclose(y[-1, :2].cpu(), torch.tensor([33 / 64, 1 / 64]))
+    assert (y[:-1] == 1 / 32).all()
 
 
 # -- the recurrence -----------------------------------------------------------------------------------------------
