@@ -1,6 +1,7 @@
 """The ``fa-numba`` command."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -14,13 +15,18 @@ def main(arguments: list[str] | None = None) -> int:
         stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
     options = _parser().parse_args(arguments)
     try:
-        return options.action(options)
+        status = options.action(options)
+        sys.stdout.flush()
+        return status
     except CannotRun as problem:
         print(f"fa-numba {options.command}: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fa-numba: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read what we print has left; let Python's last flush go nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ _NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconve
 # The kernels are shown as Markdown output, to which nbconvert gives the font of running text.
 _KERNEL_STYLE = """<style>
 .jp-RenderedMarkdown.jp-OutputArea-output pre { font-family: var(--jp-code-font-family, monospace) !important;
-  background: var(--jp-cell-editor-background, #f5f5f5); padding: 0.6em 0.8em; overflow-x: auto; }
+  font-size: 12px; word-break: normal; background: var(--jp-cell-editor-background, #f5f5f5); padding: 0.6em 0.8em; }
 .jp-RenderedMarkdown.jp-OutputArea-output pre * { font-family: inherit !important; }
 </style>"""
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"

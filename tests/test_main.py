@@ -1,6 +1,7 @@
 """The command: what it prints, what it writes, and how it ends."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -342,3 +343,10 @@ def test_the_installed_command_takes_arguments_and_returns_a_status(tmp_path):
     finished = through_the_door("memory", "--output", str(tmp_path / "file"), FA_NUMBA_DEVICE="simulator")
     assert finished.returncode == 2
     assert finished.stderr.startswith("fa-numba memory: the output folder ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="about pipes of POSIX shells")
+def test_a_reader_who_leaves_early_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m fa_numba doctor | true"
+    finished = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert (finished.returncode, finished.stderr) == (0, "")
