@@ -48,7 +48,7 @@ def ladder(record: recorded.Record) -> str:
 
 def picture_line(record: recorded.Record) -> str:
     """Return the line of the README that shows the picture."""
-    return f"![{plots.front_text(record)}](docs/{PICTURE.name})"
+    return f"![{plots.front_page_text(record)}](docs/{PICTURE.name})"
 
 
 def with_front(readme: str, record: recorded.Record) -> str:
@@ -62,8 +62,8 @@ def with_front(readme: str, record: recorded.Record) -> str:
 def main() -> None:
     """Write the picture and the README."""
     record = recorded.load(RECORD)
-    text = plots.front_text(record)
-    plots.front(record).savefig(PICTURE, dpi=plots.DOTS_PER_INCH, metadata={"Description": text})
+    text = plots.front_page_text(record)
+    plots.front_page(record).savefig(PICTURE, dpi=plots.DOTS_PER_INCH, metadata={"Description": text})
     README.write_text(with_front(README.read_text(encoding="utf-8"), record), encoding="utf-8")
     print(f"Wrote {PICTURE.relative_to(ROOT)} and the table of {README.name}")
 

@@ -19,7 +19,7 @@ ATTENTION = {"heads": 32, "n": 4096, "d": 64, "causal": False}
 BOTH = "forward+backward"
 
 
-def front(record: Record) -> Figure:
+def front_page(record: Record) -> Figure:
     """Draw the bandwidth of softmax, the speed of attention, and the memory of attention against its length.
 
     Parameters
@@ -44,7 +44,7 @@ def front(record: Record) -> Figure:
     return figure
 
 
-def front_text(record: Record) -> str:
+def front_page_text(record: Record) -> str:
     """Return the picture in words, for those who do not see it."""
     standard, flash = _peaks(record)
     gbs = {name: f"{_row(record, SOFTMAX, name)['gbs']:,.0f}" for name in ("naive_softmax", "online_softmax", COPY)}
