@@ -1,6 +1,7 @@
 """The figures of the series: one style, and one function for each kind of picture."""
 
 from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online_walk
+from fa_numba.plots.front import front_page, front_page_text
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import butterfly, exp_overflow, lane_sectors, running_softmax
@@ -15,6 +16,8 @@ __all__ = [
     "butterfly",
     "causal_tiles",
     "exp_overflow",
+    "front_page",
+    "front_page_text",
     "kernel_times",
     "lane_sectors",
     "mask",
