@@ -3,7 +3,16 @@
 from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online_walk
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
-from fa_numba.plots.softmax import butterfly, exp_overflow, lane_sectors, running_softmax
+from fa_numba.plots.softmax import (
+    busy_multiprocessors,
+    butterfly,
+    errors_by_scale,
+    exp_overflow,
+    lane_sectors,
+    merge_tree,
+    running_softmax,
+    thread_hierarchy,
+)
 from fa_numba.plots.style import DOTS_PER_INCH, show
 
 __all__ = [
@@ -12,15 +21,19 @@ __all__ = [
     "LONGEST",
     "attention_times",
     "backward_sweeps",
+    "busy_multiprocessors",
     "butterfly",
     "causal_tiles",
+    "errors_by_scale",
     "exp_overflow",
     "kernel_times",
     "lane_sectors",
     "mask",
     "memory_lengths",
+    "merge_tree",
     "online_walk",
     "running_softmax",
     "show",
     "softmax_bandwidth",
+    "thread_hierarchy",
 ]
