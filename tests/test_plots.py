@@ -53,21 +53,20 @@ def test_butterfly_doubles_the_lanes_that_know_the_maximum():
     assert {abs(int(np.diff(line.get_xdata())[0])) for line in axes.lines} == {0, 16, 8, 4, 2, 1}
 
 
-def test_running_softmax_ends_at_the_softmax_of_the_row_and_marks_each_new_maximum():
-    row = np.array([0.5, 2, 1, 3, 3, -1, 4], np.float32)
-    figure = plots.running_softmax(row)
-    above, below = figure.axes
-    scores, m = above.lines[:2]
-    np.testing.assert_array_equal(scores.get_ydata(), row)
-    np.testing.assert_array_equal(m.get_ydata(), [0.5, 2, 2, 3, 3, 3, 4])
-    assert below.lines[0].get_ydata()[-1] == pytest.approx(np.exp(row.astype(np.float64) - 4).sum())
+def test_running_softmax_marks_each_new_maximum():
+    row, m = [0.5, 2, 1, 3, 3, -1, 4], [0.5, 2, 2, 3, 3, 3, 4]
+    l = [1, 1.25, 1.5, 1.25, 2.25, 2.5, 1.75]
+    above, below = plots.running_softmax(row, m, l).axes
+    for line, numbers in zip((*above.lines[:2], below.lines[0]), (row, m, l)):
+        np.testing.assert_array_equal(line.get_ydata(), numbers)
     for axes in (above, below):
         np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [1, 3, 6])  # a tie repairs nothing
+    np.testing.assert_array_equal(below.lines[-1].get_ydata(), [1.25, 1.25, 1.75])
     assert above.get_title(loc="left") == "7 elements, 3 repairs of the sum"
 
 
 def test_running_softmax_takes_a_row_without_a_repair():
-    below = plots.running_softmax(np.array([1.0, 0.0])).axes[1]
+    below = plots.running_softmax([1.0, 0.0], [1.0, 1.0], [1.0, 1.4]).axes[1]
     assert len(below.lines[-1].get_xdata()) == 0
 
 

@@ -97,17 +97,17 @@ def butterfly(values: np.ndarray) -> Figure:
     return figure
 
 
-def running_softmax(row: np.ndarray) -> Figure:
+def running_softmax(row: np.ndarray, m: np.ndarray, l: np.ndarray) -> Figure:
     """Plot the running maximum m and sum l along a row, and where a larger element repairs l.
 
     Parameters
     ----------
     row : numpy.ndarray of shape (n,)
         Finite scores.
+    m, l : numpy.ndarray of shape (n,)
+        After each element: the maximum and the sum.
     """
-    row = np.asarray(row, np.float64)
-    m = np.maximum.accumulate(row)
-    l = np.array([np.exp(row[: j + 1] - m[j]).sum() for j in range(len(row))])
+    row, m, l = (np.asarray(numbers, np.float64) for numbers in (row, m, l))
     repairs = np.flatnonzero(m[1:] > m[:-1]) + 1
     with plt.rc_context(STYLE):
         figure, (above, below) = plt.subplots(2, 1, figsize=(WIDTH, 4.6), sharex=True)
