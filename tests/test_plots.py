@@ -53,22 +53,69 @@ def test_butterfly_doubles_the_lanes_that_know_the_maximum():
     assert {abs(int(np.diff(line.get_xdata())[0])) for line in axes.lines} == {0, 16, 8, 4, 2, 1}
 
 
-def test_running_softmax_ends_at_the_softmax_of_the_row_and_marks_each_new_maximum():
-    row = np.array([0.5, 2, 1, 3, 3, -1, 4], np.float32)
-    figure = plots.running_softmax(row)
-    above, below = figure.axes
-    scores, m = above.lines[:2]
-    np.testing.assert_array_equal(scores.get_ydata(), row)
-    np.testing.assert_array_equal(m.get_ydata(), [0.5, 2, 2, 3, 3, 3, 4])
-    assert below.lines[0].get_ydata()[-1] == pytest.approx(np.exp(row.astype(np.float64) - 4).sum())
+def test_running_softmax_marks_each_new_maximum():
+    row, m = [0.5, 2, 1, 3, 3, -1, 4], [0.5, 2, 2, 3, 3, 3, 4]
+    l = [1, 1.25, 1.5, 1.25, 2.25, 2.5, 1.75]
+    above, below = plots.running_softmax(row, m, l).axes
+    for line, numbers in zip((*above.lines[:2], below.lines[0]), (row, m, l)):
+        np.testing.assert_array_equal(line.get_ydata(), numbers)
     for axes in (above, below):
         np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [1, 3, 6])  # a tie repairs nothing
+    np.testing.assert_array_equal(below.lines[-1].get_ydata(), [1.25, 1.25, 1.75])
     assert above.get_title(loc="left") == "7 elements, 3 repairs of the sum"
 
 
 def test_running_softmax_takes_a_row_without_a_repair():
-    below = plots.running_softmax(np.array([1.0, 0.0])).axes[1]
+    below = plots.running_softmax([1.0, 0.0], [1.0, 1.0], [1.0, 1.4]).axes[1]
     assert len(below.lines[-1].get_xdata()) == 0
+
+
+def test_thread_hierarchy_opens_a_grid_a_block_and_a_warp():
+    (axes,) = plots.thread_hierarchy(4, 256).axes
+    rows = {}
+    for box in axes.patches:
+        rows.setdefault(box.get_y(), []).append(box.get_width())
+    assert [len(widths) for widths in rows.values()] == [4, 8, 32]
+    assert all(sum(widths) == pytest.approx(1) for widths in rows.values())
+    assert {"grid", "block 0", "block 3", "warp 0", "warp 7", "31"} <= texts(axes)
+    assert axes.get_title(loc="left") == "1,024 threads: 4 blocks of 8 warps of 32 lanes"
+
+
+def test_busy_multiprocessors_have_a_block():
+    figure = plots.busy_multiprocessors({"few": 4, "many": 1000}, 132)
+    blue = matplotlib.colors.to_rgba(style.BLUE)
+    busy = [sum(box.get_facecolor() == blue for box in axes.patches) for axes in figure.axes]
+    assert busy == [4, 132]
+    assert [len(axes.patches) for axes in figure.axes] == [132, 132]
+    assert figure.axes[1].get_title(loc="left") == "many: 132 of 132 have work"
+    assert figure.get_suptitle() == "128 of 132 multiprocessors have nothing to do"
+
+
+def test_merge_tree_ends_at_the_pair_of_the_row():
+    row = np.array([0.3, 1.2, 2.1, 0.4, -0.5, 1.0, 1.5, 2.9])
+    (axes,) = plots.merge_tree(row).axes
+    pairs = [text.get_text() for text in axes.texts if "$m$" in text.get_text()]
+    assert len(pairs) == 4 + 2 + 1
+    assert pairs[0] == f"$m$ = 1.20\n$l$ = {1 + np.exp(-0.9):.2f}"
+    assert pairs[-1] == f"$m$ = 2.90\n$l$ = {np.exp(row - 2.9).sum():.2f}"
+    factors = [text.get_text() for text in axes.texts if text.get_text().startswith("×")]
+    assert factors == [f"× {np.exp(-0.9):.2g}", "× 1", f"× {np.exp(-1.9):.2g}", "× 1", f"× {np.exp(-0.8):.2g}", "× 1"]
+    assert len(axes.lines) == 6
+    assert {"0.3  1.2", "1.5  2.9"} <= texts(axes)
+
+
+def test_errors_by_scale_mark_where_a_result_is_lost():
+    scales = np.array([1.0, 10, 100, 1000])
+    errors = {"safe": np.array([1e-8, 2e-8, 3e-8, 4e-8]), "unsafe": np.array([1e-8, 1e-8, np.nan, np.nan])}
+    (axes,) = plots.errors_by_scale(scales, errors, "title", "error").axes
+    lines = {line.get_label(): line for line in axes.lines}
+    for name, error in errors.items():
+        np.testing.assert_array_equal(lines[name].get_xdata(), scales)
+        np.testing.assert_array_equal(lines[name].get_ydata(), error)
+    (span,) = axes.patches
+    assert (span.get_x(), span.get_width()) == (100, 900)
+    assert "unsafe: NaN" in texts(axes)
+    assert lines["unsafe"].get_color() == style.ORANGE
 
 
 def test_mask_shows_query_0_on_top():

@@ -4,7 +4,16 @@ from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online
 from fa_numba.plots.front import front_page, front_page_text
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
-from fa_numba.plots.softmax import butterfly, exp_overflow, lane_sectors, running_softmax
+from fa_numba.plots.softmax import (
+    busy_multiprocessors,
+    butterfly,
+    errors_by_scale,
+    exp_overflow,
+    lane_sectors,
+    merge_tree,
+    running_softmax,
+    thread_hierarchy,
+)
 from fa_numba.plots.style import DOTS_PER_INCH, show
 
 __all__ = [
@@ -13,8 +22,10 @@ __all__ = [
     "LONGEST",
     "attention_times",
     "backward_sweeps",
+    "busy_multiprocessors",
     "butterfly",
     "causal_tiles",
+    "errors_by_scale",
     "exp_overflow",
     "front_page",
     "front_page_text",
@@ -22,8 +33,10 @@ __all__ = [
     "lane_sectors",
     "mask",
     "memory_lengths",
+    "merge_tree",
     "online_walk",
     "running_softmax",
     "show",
     "softmax_bandwidth",
+    "thread_hierarchy",
 ]
