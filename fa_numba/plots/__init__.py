@@ -1,6 +1,15 @@
 """The figures of the series: one style, and one function for each kind of picture."""
 
-from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online_walk
+from fa_numba.plots.attention import (
+    attention_shapes,
+    backward_sweeps,
+    causal_tiles,
+    mask,
+    online_walk,
+    product_steps,
+    register_tile,
+    softmax_jacobian,
+)
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import butterfly, exp_overflow, lane_sectors, running_softmax
@@ -10,6 +19,7 @@ __all__ = [
     "CARDS",
     "DOTS_PER_INCH",
     "LONGEST",
+    "attention_shapes",
     "attention_times",
     "backward_sweeps",
     "butterfly",
@@ -20,7 +30,10 @@ __all__ = [
     "mask",
     "memory_lengths",
     "online_walk",
+    "product_steps",
+    "register_tile",
     "running_softmax",
     "show",
     "softmax_bandwidth",
+    "softmax_jacobian",
 ]
