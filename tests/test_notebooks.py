@@ -64,6 +64,23 @@ def test_a_notebook_is_as_it_was_executed(path):
     assert notebook.metadata.kernelspec.name == "python3"
 
 
+def test_what_notebook_03_says_of_its_times_is_what_the_record_says():
+    record = recorded.load(ROOT / "notebooks" / "recorded" / "h200.json")
+    size = {"n": 4096, "d": 64}
+    shares, totals = {}, {}
+    for heads, causal in ((32, False), (1, False), (32, True)):
+        case = {"section": "kernels", "contestant": "standard_attention", "heads": heads, "causal": causal, **size}
+        times = [row["ms"] for row in record.select(**case)]
+        assert len(times) == 3
+        totals[heads, causal] = sum(times)
+        shares[heads, causal] = (times[0] + times[2]) / sum(times)
+    assert abs(shares[32, False] - 0.85) < 0.05  # much like the article's
+    assert totals[32, True] > 1.1 * totals[32, False]  # a causal mask makes it slower
+    case = {"section": "forward", "heads": 32, "causal": False, **size}
+    math = record.one(contestant="torch MATH", **case)["ms"]
+    assert math < 0.6 * record.one(contestant="standard_attention", **case)["ms"]  # well ahead
+
+
 def test_the_series_is_there():
     assert [path.stem for path in PATHS] == [
         "01_naive_softmax",

@@ -176,6 +176,60 @@ def test_backward_sweeps_visit_a_column_and_a_row():
         assert [numbers[n] for n in "123"] == [(x + 0.5, y + 0.5) for x, y in sorted(owned)]
 
 
+def rectangles(axes, colour):
+    return {
+        patch.get_bbox().bounds for patch in axes.patches if patch.get_facecolor() == matplotlib.colors.to_rgba(colour)
+    }
+
+
+def test_attention_shapes_are_to_scale():
+    figure = plots.attention_shapes(512, 64)
+    (axes,) = figure.axes
+    squares, thin = rectangles(axes, style.STANDARD), rectangles(axes, style.BLUE)
+    np.testing.assert_allclose([bounds[2:] for bounds in squares], np.ones((2, 2)))
+    np.testing.assert_allclose(sorted(bounds[2:] for bounds in thin), [(1 / 8, 1)] * 3 + [(1, 1 / 8)])
+    assert "S = QKᵀ · scale\n1.05 MB" in texts(axes)
+    assert any("131 kB each" in text for text in texts(axes))
+
+
+def test_product_steps_pair_the_tiles_that_are_multiplied():
+    (axes,) = plots.product_steps((3, 2), 4, (2, 1), ("A", "B", "C = A B")).axes
+    assert rectangles(axes, style.STANDARD) == {(1, 2, 1, 1)}
+    for step in range(4):
+        places = [text.get_position() for text in axes.texts if text.get_text() == str(step + 1)]
+        colours = {
+            patch.get_facecolor()
+            for patch in axes.patches
+            for x, y in places
+            if patch.contains_point(axes.transData.transform((x, y)))
+        }
+        assert len(places) == 2
+        assert places[0][1] == 2.5  # the block's row of A
+        assert places[1][0] == 1.5  # and its column of B
+        assert len(colours - {matplotlib.colors.to_rgba("#EEEEEE")}) == 1
+    assert axes.get_title(loc="left") == "A block adds up its tile of C in 4 steps along k"
+
+
+def test_register_tile_marks_the_rows_that_a_thread_owns():
+    (axes,) = plots.register_tile(16, 8, 4, (1, 2)).axes
+    a_tile, b_tile, c_tile = (
+        mesh.get_array().reshape(shape) for mesh, shape in zip(axes.collections, ((16, 8), (8, 16), (16, 16)))
+    )
+    assert set(a_tile.any(axis=1).nonzero()[0]) == {2, 6, 10, 14}
+    assert set(b_tile.any(axis=0).nonzero()[0]) == {1, 5, 9, 13}
+    assert (a_tile == 2).sum() == (b_tile == 2).sum() == 16
+    np.testing.assert_array_equal(c_tile > 0, np.outer(a_tile.any(axis=1), b_tile.any(axis=0)))
+    assert "64 products" in texts(axes)
+
+
+def test_softmax_jacobian_shows_the_derivative():
+    p = np.array([0.5, 0.3, 0.2])
+    (axes,) = plots.softmax_jacobian(p).axes
+    shown = axes.collections[0].get_array().reshape(3, 3)
+    np.testing.assert_allclose(shown, [[0.25, -0.15, -0.1], [-0.15, 0.21, -0.06], [-0.1, -0.06, 0.16]])
+    assert {"+0.250", "−0.150"} <= texts(axes)
+
+
 @pytest.mark.parametrize("passes", [("forward",), memory.PASSES])
 def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     counted = {("flash", passes[-1], 16): 1234, ("standard", passes[-1], 32): 5678}
@@ -191,6 +245,8 @@ def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     assert dots == {(16, 1234), (32, 5678)}
     cards = {line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"}
     assert cards == {16e9, 80e9, 141e9}
+    ends = {line.get_ydata()[0]: line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"}
+    assert ends == {nbytes: memory.longest("standard", passes[-1], int(nbytes), 8) for nbytes in cards}
 
 
 @pytest.fixture

@@ -1,7 +1,16 @@
 """The figures of the series: one style, and one function for each kind of picture."""
 
-from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online_walk
-from fa_numba.plots.front import front_page, front_page_text
+from fa_numba.plots.attention import (
+    attention_shapes,
+    backward_sweeps,
+    causal_tiles,
+    mask,
+    online_walk,
+    product_steps,
+    register_tile,
+    softmax_jacobian,
+)
+from fa_numba.plots.front import front_page, front_page_text, gains
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import (
@@ -20,6 +29,7 @@ __all__ = [
     "CARDS",
     "DOTS_PER_INCH",
     "LONGEST",
+    "attention_shapes",
     "attention_times",
     "backward_sweeps",
     "busy_multiprocessors",
@@ -29,14 +39,18 @@ __all__ = [
     "exp_overflow",
     "front_page",
     "front_page_text",
+    "gains",
     "kernel_times",
     "lane_sectors",
     "mask",
     "memory_lengths",
     "merge_tree",
     "online_walk",
+    "product_steps",
+    "register_tile",
     "running_softmax",
     "show",
     "softmax_bandwidth",
+    "softmax_jacobian",
     "thread_hierarchy",
 ]
