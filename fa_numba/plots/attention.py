@@ -139,7 +139,8 @@ def streaming_tiles(steps: list[Any], at: int = 1, blocks: int = 4, own: int = 1
             axes.text(x + 0.65, y + 0.22, text, va="center")
         axes.set(xlim=(-0.1, tiles + 7.4), ylim=(top + blocks + 1.6, -0.1), aspect="equal")
         axes.axis("off")
-        axes.set_title(f"One block at tile {at + 1} of {tiles}: only its sums outlive the tile")
+        title = f"One block at tile {at + 1} of {tiles}: only its sums outlive the tile"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure
 
 

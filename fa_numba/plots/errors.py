@@ -28,7 +28,7 @@ def error_growth(logits: np.ndarray, errors: dict[str, np.ndarray]) -> Figure:
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(WIDTH, 4.0))
         axes.loglog(logits, half_step, ":", color="black", linewidth=1.2)
-        axes.text(logits[-1], half_step[-1] / 8, "dotted: half a step of\nfloat32 at that size", ha="right", va="top")
+        axes.text(logits[-1], half_step[-1] / 20, "dotted: half a step of\nfloat32 at that size", ha="right", va="top")
         for name, look in _LOOKS.items():
             axes.loglog(logits, errors[name], label=name, **look)
         axes.axvspan(OVERFLOW, 2 * logits[-1], color=GREY, alpha=0.25, linewidth=0)
