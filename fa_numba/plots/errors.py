@@ -34,7 +34,7 @@ def error_growth(logits: np.ndarray, errors: dict[str, np.ndarray]) -> Figure:
         axes.axvspan(OVERFLOW, 2 * logits[-1], color=GREY, alpha=0.25, linewidth=0)
         last = int(np.flatnonzero(np.isfinite(errors["naive"]))[-1])
         axes.plot(logits[last], errors["naive"][last], "x", color=_LOOKS["naive"]["color"], markersize=12, mew=3)
-        low = axes.get_ylim()[0]
+        low = 1.3 * axes.get_ylim()[0]
         axes.text(1.15 * OVERFLOW, low, f"naive: NaN beyond {OVERFLOW:.1f}", color="#333333", va="bottom")
         for name, above in (("standard", 5), ("flash", 2)):
             axes.text(logits[-3], above * errors[name][-3], name, color=_LOOKS[name]["color"], ha="right", va="bottom")
