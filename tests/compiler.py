@@ -61,7 +61,7 @@ def forms():
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
     from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax
     from fa_numba.stopwatch import busy_kernel
-    from fa_numba.walk import softmax_steps_kernel
+    from fa_numba.walk import flash_row_kernel, softmax_steps_kernel
 
     vector = types.Array(float32, 1, "C")
     yield "busy_kernel float32", busy_kernel, (vector, vector, types.int64)
@@ -84,6 +84,8 @@ def forms():
             numbers = (dtype, *[types.int64] * 4)
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)
+        walked = (*[matrix] * 3, types.int64, types.int64, dtype, matrix, vector, vector, matrix, vector, matrix)
+        yield f"flash_row_kernel {dtype}", flash_row_kernel, walked
         rows = (heads, heads, heads, heads, matrix, matrix)
         numbers = (dtype, types.int64, types.int64)
         for form in _tiles(dtype, float32):

@@ -10,6 +10,7 @@ import pytest
 
 from fa_numba import memory, plots, recorded, reference
 from fa_numba.plots import measured, style
+from fa_numba.walk import FlashStep
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +155,47 @@ def test_the_online_walk_shows_what_is_kept_and_what_is_new():
         assert f"{value[2]:.2f}" in [text.get_text() for text in axes.texts]
 
 
+def test_streaming_tiles_show_what_is_where_and_the_numbers_of_one_step():
+    before = FlashStep(np.zeros(2), 1.0, 0.0, np.ones(2), 2.0, np.array([3.0]))
+    after = FlashStep(np.zeros(2), 2.0, 0.5, np.ones(2), 4.0, np.array([5.5]))
+    axes = plots.streaming_tiles([before, after, after], at=1, blocks=4, own=2).axes[0]
+    written = [text.get_text() for text in axes.texts]
+    assert "m:  1.0 → 2.0" in written
+    assert "l:  0.50 · 2.00 + 3.00 = 4.00" in written
+    assert "acc:  0.50 · 3.00 + 4.00 = 5.50" in written
+    by_colour = {}
+    for patch in axes.patches[:-4]:  # the last four explain the others
+        by_colour.setdefault(patch.get_facecolor(), []).append(patch)
+    shared, registers = (by_colour[matplotlib.colors.to_rgba(colour)] for colour in (style.ORANGE, style.FLASH))
+    assert (len(shared), len(registers)) == (4, 2)  # q, k, v, p; s, acc
+    assert len(by_colour[matplotlib.colors.to_rgba("white")]) == 4 * 3
+
+
+def test_error_growth_marks_where_the_naive_formula_ends():
+    logits = np.array([1.0, 10.0, 100.0, 1000.0])
+    errors = {
+        "naive": np.array([1e-7, 1e-6, np.nan, np.nan]),
+        "standard": np.array([1e-7, 2e-6, 1e-5, 1e-4]),
+        "flash": np.array([2e-7, 1e-6, 2e-5, 1e-4]),
+    }
+    axes = plots.error_growth(logits, errors).axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    for name, values in errors.items():
+        np.testing.assert_array_equal(lines[name].get_ydata(), values)
+    end = axes.lines[-1]
+    assert (end.get_xdata()[0], end.get_ydata()[0]) == (10.0, 1e-6)
+    assert "naive: NaN beyond 88.7" in texts(axes)
+    np.testing.assert_allclose(axes.lines[0].get_ydata()[0], 2.0**-24)  # half the step of float32 at 1
+
+
+def test_requested_traffic_lies_between_its_bounds():
+    axes = plots.requested_traffic({8: 2_000_000_000, 16: 1_000_000_000}, 4_000_000, 500_000_000, "title").axes[0]
+    requested, scores, footprint = axes.lines
+    np.testing.assert_array_equal(requested.get_ydata(), [2000, 1000])
+    assert (scores.get_ydata()[0], footprint.get_ydata()[0]) == (500, 4)
+    assert {"2,000 MB", "1,000 MB", "footprint of flash: 4.0 MB"} <= texts(axes)
+
+
 def test_causal_tiles_are_those_with_a_visible_key():
     axes = plots.causal_tiles(64, 16).axes[0]
     see = reference.visible(64, 64, causal=True).reshape(4, 16, 4, 16).sum(axis=(1, 3))
@@ -293,6 +335,21 @@ def test_live_measurements_have_a_panel_of_their_own(record):
     for figure in figures:
         titles = [axes.get_title(loc="left").split(",")[0] for axes in figure.axes]
         assert titles == ["NVIDIA Made-up", "Here"]
+
+
+def test_attention_rates_stand_against_the_ceiling(record):
+    for row in record.rows:
+        if row["section"] == "forward":
+            row["tflops"] = 10.0 * row["heads"]
+    causal = [{**row, "causal": True} for row in record.select(section="forward", heads=4)]
+    figure = plots.attention_rates(recorded.Record(record.provenance, record.rows + causal), 4, 16, 8)
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    once = ["standard_attention", "flash_forward", "torch MATH"]
+    assert names == once + [f"{name}, causal" for name in once]
+    assert [bar.get_width() for bar in axes.patches] == [40.0] * 6
+    assert axes.lines[0].get_xdata()[0] == measured.CUDA_CORES
+    assert figure.get_suptitle().startswith("flash reaches 60% of what CUDA cores could\n(forward, 4 heads, N = 16")
 
 
 def test_attention_times_of_one_head(record):

@@ -9,9 +9,11 @@ from fa_numba.plots.attention import (
     product_steps,
     register_tile,
     softmax_jacobian,
+    streaming_tiles,
 )
+from fa_numba.plots.errors import error_growth
 from fa_numba.plots.front import front_page, front_page_text, gains
-from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
+from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import (
     busy_multiprocessors,
@@ -24,17 +26,20 @@ from fa_numba.plots.softmax import (
     thread_hierarchy,
 )
 from fa_numba.plots.style import DOTS_PER_INCH, show
+from fa_numba.plots.traffic import requested_traffic
 
 __all__ = [
     "CARDS",
     "DOTS_PER_INCH",
     "LONGEST",
+    "attention_rates",
     "attention_shapes",
     "attention_times",
     "backward_sweeps",
     "busy_multiprocessors",
     "butterfly",
     "causal_tiles",
+    "error_growth",
     "errors_by_scale",
     "exp_overflow",
     "front_page",
@@ -48,9 +53,11 @@ __all__ = [
     "online_walk",
     "product_steps",
     "register_tile",
+    "requested_traffic",
     "running_softmax",
     "show",
     "softmax_bandwidth",
     "softmax_jacobian",
+    "streaming_tiles",
     "thread_hierarchy",
 ]

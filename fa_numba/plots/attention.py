@@ -1,5 +1,7 @@
 """Figures about attention: masks, tiles, the rescaled accumulator, and the sweeps of the backward pass."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fa_numba import memory
-from fa_numba.plots.style import BLUE, FLASH, GREY, LANES, STANDARD, STYLE, WIDTH
+from fa_numba.plots.style import BLUE, FLASH, GREY, LANES, ORANGE, STANDARD, STYLE, WIDTH
 
 
 def mask(panels: dict[str, np.ndarray], title: str) -> Figure:
@@ -89,6 +91,81 @@ def _draw_repairs(axes: Axes, name: str, value: np.ndarray, alpha: np.ndarray, k
         axes.text(centre + 0.4, value[t], f"{value[t]:.2f}", ha="center", va="bottom")
         axes.text(centre + 0.95, (kept + value[t]) / 2, "new", ha="left", va="center", fontsize=10)
     axes.set(ylabel=name, ylim=(0, 1.25 * max(value)))
+
+
+_PLACES = {  # where an array lives, and how its tiles look
+    "in device memory": dict(facecolor="#E4E4E4"),
+    "in shared memory": dict(facecolor=ORANGE),
+    "in registers": dict(facecolor=FLASH),
+    "nowhere": dict(facecolor="white", linestyle=":", linewidth=1),
+}
+
+
+def streaming_tiles(steps: list[Any], at: int = 1, blocks: int = 4, own: int = 1) -> Figure:
+    """Draw the tiles of one block at one instant: Q stays, K and V stream past, sums are repaired, scores never stay.
+
+    Parameters
+    ----------
+    steps : list of fa_numba.walk.FlashStep
+        One query's: as many tiles of keys as there are steps; the numbers beside the picture.
+    at : int
+        The tile of keys that is there; 1 or more.
+    blocks : int
+        Tiles of queries.
+    own : int
+        The tile of queries that the block owns.
+    """
+    tiles, top = len(steps), 2.5  # the scores begin below the strips of K and V
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.9))
+        for row in range(blocks):
+            mine = row == own
+            _tile(axes, 0, top + row, "in shared memory" if mine else "in device memory", "Q" if mine else "")
+            _tile(axes, 2 + tiles, top + row, "in registers" if mine else "in device memory", "acc" if mine else "")
+            for t in range(tiles):
+                _tile(axes, 1.5 + t, top + row, "nowhere")
+        _tile(axes, 1.5 + at, top + own, "in registers", "s", width=0.5)
+        _tile(axes, 2.0 + at, top + own, "in shared memory", "p", width=0.5)
+        for t in range(tiles):
+            for y, name in ((0, "K"), (1.1, "V")):
+                _tile(axes, 1.5 + t, y, "in shared memory" if t == at else "in device memory", f"{name}$_{t + 1}$")
+        axes.text(0.5, top - 0.15, "Q stays", ha="center", va="bottom")
+        axes.text(1.3, 1.05, "K and V\nstream by →", ha="right", va="center")
+        axes.text(2.5 + tiles, top - 0.15, "O", ha="center", va="bottom")
+        _write_repairs(axes, steps[at - 1], steps[at], 3.2 + tiles, top + own + 0.5)
+        for number, (place, look) in enumerate(_PLACES.items()):
+            x, y = 0 if number % 2 == 0 else 4.2, top + blocks + 0.35 + 0.65 * (number // 2)
+            axes.add_patch(Rectangle((x, y), 0.45, 0.45, edgecolor="#777777", **look))
+            text = "nowhere: the rest of S and P" if place == "nowhere" else place
+            axes.text(x + 0.65, y + 0.22, text, va="center")
+        axes.set(xlim=(-0.1, tiles + 7.4), ylim=(top + blocks + 1.6, -0.1), aspect="equal")
+        axes.axis("off")
+        title = f"One block at tile {at + 1} of {tiles}: only its sums outlive the tile"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _tile(axes: Axes, x: float, y: float, place: str, text: str = "", width: float = 1.0) -> None:
+    """Draw one tile in the look of the place where it lives."""
+    look = {"edgecolor": "#777777", **_PLACES[place]}
+    axes.add_patch(Rectangle((x + 0.03, y + 0.03), width - 0.06, 0.94, **look))
+    dark = place == "in registers"
+    axes.text(x + width / 2, y + 0.5, text, ha="center", va="center", color="white" if dark else "black")
+
+
+def _write_repairs(axes: Axes, before: Any, after: Any, x: float, y: float) -> None:
+    """Write how m, l and the first column of acc go from one step to the next."""
+    alpha = after.alpha
+    lines = [
+        f"m:  {before.m:.1f} → {after.m:.1f}",
+        f"α = exp({before.m:.1f} − {after.m:.1f}) = {alpha:.2f}",
+        *(
+            f"{name}:  {alpha:.2f} · {old:.2f} + {new - alpha * old:.2f} = {new:.2f}"
+            for name, old, new in (("l", before.l, after.l), ("acc", before.acc[0], after.acc[0]))
+        ),
+    ]
+    for number, line in enumerate(lines):
+        axes.text(x, y + 0.62 * (number - 1.5), line, va="center")
 
 
 def causal_tiles(n: int, block: int) -> Figure:

@@ -134,6 +134,51 @@ def kernel_times(
     return figure
 
 
+CUDA_CORES = 67  # TFLOP/s in float32 of an H200, by its datasheet
+
+
+def attention_rates(record: Record, heads: int, n: int, d: int = 64, live: Record | None = None) -> Figure:
+    """Plot the TFLOP/s that each forward pass reaches, full and causal, and what CUDA cores could at most.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of an H200.
+    heads, n, d : int
+        The case.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below, without a ceiling.
+    """
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 3.8)
+        for axes, each in panels:
+            rates = _rates(each, heads, n, d)
+            labels = [f"{rate:.1f}" for rate in rates.values()]
+            bars = axes.barh(list(rates), list(rates.values()), color=[_colour(name.split(",")[0]) for name in rates])
+            axes.bar_label(bars, labels, padding=4)
+            axes.set(xlabel="TFLOP/s", xlim=(0, 1.15 * max(*rates.values(), CUDA_CORES)))
+            axes.set_ylim(len(rates) - 0.5, -0.6)
+            axes.tick_params(axis="y", length=0)
+            if each is record:
+                axes.axvline(CUDA_CORES, color="black", linewidth=1, linestyle=":")
+                axes.text(CUDA_CORES - 1, len(rates) / 2 - 0.5, "CUDA cores,\ndatasheet", ha="right", va="center")
+                message = f"flash reaches {rates['flash_forward'] / CUDA_CORES:.0%} of what CUDA cores could"
+        figure.suptitle(
+            f"{message}\n(forward, {heads} heads, N = {n:,}, d = {d}, float32)", x=0.01, ha="left", fontsize=12
+        )
+    return figure
+
+
+def _rates(record: Record, heads: int, n: int, d: int) -> dict[str, float]:
+    """Return the TFLOP/s by contestant, full before causal; flash_attention, which calls another, is left out."""
+    rates = {}
+    for causal in (False, True):
+        for row in record.select(section="forward", heads=heads, n=n, d=d, causal=causal):
+            if row["contestant"] != "flash_attention":
+                rates[row["contestant"] + (", causal" if causal else "")] = row["tflops"]
+    return rates
+
+
 def _panels(record: Record, live: Record | None, height: float) -> tuple[Figure, list[tuple[Axes, Record]]]:
     """Return a figure with a panel for each record, which its device and date are written above."""
     records = [record] if live is None else [record, live]
