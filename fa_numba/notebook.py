@@ -45,6 +45,13 @@ def _line_with(text: str, lines: list[str], first: int) -> int:
     raise ValueError(f"no line from line {first + 1} on contains {text!r}")
 
 
+def show_table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Show a table; the first column holds words, the others numbers."""
+    aligned = ["---", *["---:"] * (len(columns) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, aligned, *rows)]
+    display(Markdown("\n".join(lines)))
+
+
 def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:
     """Print PASS if a result is as close to the truth as it should be; raise AssertionError with the error otherwise.
 

@@ -1,6 +1,7 @@
 """The figures of the series: one style, and one function for each kind of picture."""
 
 from fa_numba.plots.attention import backward_sweeps, causal_tiles, mask, online_walk
+from fa_numba.plots.backward import backward_rates, backward_tile, barriers, difference_errors, sum_orders
 from fa_numba.plots.measured import attention_times, kernel_times, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import butterfly, exp_overflow, lane_sectors, running_softmax
@@ -11,9 +12,13 @@ __all__ = [
     "DOTS_PER_INCH",
     "LONGEST",
     "attention_times",
+    "backward_rates",
     "backward_sweeps",
+    "backward_tile",
+    "barriers",
     "butterfly",
     "causal_tiles",
+    "difference_errors",
     "exp_overflow",
     "kernel_times",
     "lane_sectors",
@@ -23,4 +28,5 @@ __all__ = [
     "running_softmax",
     "show",
     "softmax_bandwidth",
+    "sum_orders",
 ]
