@@ -71,8 +71,8 @@ def sum_orders(sums: np.ndarray, truth: float, terms: int) -> Figure:
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(WIDTH, 2.7))
         bars = axes.bar(offsets, counts, width=0.5, color=FLASH)
-        axes.bar_label(bars, padding=2)
-        axes.axvline(0, color="black", linewidth=1, linestyle=":")
+        axes.bar_label(bars, padding=2, bbox=dict(facecolor="white", edgecolor="none", pad=1))
+        axes.axvline(0, color="black", linewidth=1, linestyle=":", zorder=0)
         axes.text(0.06, 1.32 * counts.max(), "float64", ha="left", va="center", fontsize=10)
         axes.set(xlabel="distance from the float64 sum, in steps of float32")
         axes.set(ylabel="orders", ylim=(0, 1.4 * counts.max()))
