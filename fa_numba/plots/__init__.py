@@ -11,6 +11,7 @@ from fa_numba.plots.attention import (
     softmax_jacobian,
     streaming_tiles,
 )
+from fa_numba.plots.backward import backward_rates, backward_tile, barriers, difference_errors, sum_orders
 from fa_numba.plots.errors import error_growth
 from fa_numba.plots.front import front_page, front_page_text, gains
 from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, softmax_bandwidth
@@ -35,10 +36,14 @@ __all__ = [
     "attention_rates",
     "attention_shapes",
     "attention_times",
+    "backward_rates",
     "backward_sweeps",
+    "backward_tile",
+    "barriers",
     "busy_multiprocessors",
     "butterfly",
     "causal_tiles",
+    "difference_errors",
     "error_growth",
     "errors_by_scale",
     "exp_overflow",
@@ -59,5 +64,6 @@ __all__ = [
     "softmax_bandwidth",
     "softmax_jacobian",
     "streaming_tiles",
+    "sum_orders",
     "thread_hierarchy",
 ]
