@@ -12,11 +12,13 @@ from fa_numba.folder import CannotRun
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
+        if stream is not None:  # closed
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
     options = _parser().parse_args(arguments)
     try:
         status = options.action(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except CannotRun as problem:
         print(f"fa-numba {options.command}: {problem}", file=sys.stderr)

@@ -167,7 +167,7 @@ class KernelArray:
     def _offset(self, index: tuple) -> int:
         """Return how many bytes an element lies behind the start of the allocation."""
         if self._start is None:
-            self._start = _address(self._data) - _address(self._origin)
+            self._start = address(self._data) - address(self._origin)
         return self._start + sum(i * stride for i, stride in zip(index, self._data.strides))
 
     def _check(self, index: Any) -> None:
@@ -249,5 +249,6 @@ def shadow_view(written: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     return None if unit is None else written.view(unit)
 
 
-def _address(array: np.ndarray) -> int:
+def address(array: np.ndarray) -> int:
+    """Return where an array's first element lies."""
     return array.__array_interface__["data"][0]
