@@ -59,3 +59,9 @@ def test_tiles_of_64_fit_an_h200_and_not_a_t4():
     t4, h200 = (limits.of_capability(capability).shared_per_block for capability in ("7.5", "9.0"))
     assert (t4, h200) == (64 * 1024, 227 * 1024)
     assert t4 < nbytes < h200
+
+
+def test_the_times_beside_those_of_the_article(record):
+    """Milliseconds, for one head of 4096."""
+    flash, standard = (forward(record, each, heads=1) for each in ("flash_forward", "standard_attention"))
+    assert (f"{flash:.2f}", f"{standard:.2f}") == ("0.60", "1.40")

@@ -325,6 +325,11 @@ def test_softmax_bandwidth_holds_every_softmax_against_a_copy(record):
     assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
 
 
+def test_softmax_bandwidth_can_be_about_any_of_them(record):
+    figure = plots.softmax_bandwidth(record, 8, 16, about="naive_softmax")
+    assert figure.get_suptitle().startswith("naive_softmax reaches ")
+
+
 def test_live_measurements_have_a_panel_of_their_own(record):
     live = recorded.Record({**record.provenance, "device": "Here"}, record.rows)
     figures = (

@@ -12,7 +12,9 @@ from fa_numba.recorded import Record
 PEERS = {COPY: "#555555", TORCH_SOFTMAX: GREY, EFFICIENT: "#555555", MATH: "#999999"}
 
 
-def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = None) -> Figure:
+def softmax_bandwidth(
+    record: Record, rows: int, n: int, live: Record | None = None, about: str | None = None
+) -> Figure:
     """Plot the bandwidth that each softmax reaches, against that of a copy of the same array.
 
     Parameters
@@ -23,6 +25,8 @@ def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = N
         The array's shape.
     live : Record, optional
         Measurements of this machine's GPU, drawn below.
+    about : str, optional
+        Whose share the title tells; that of our fastest if None.
     """
     with plt.rc_context(STYLE):
         figure, panels = _panels(record, live, 2.8)
@@ -33,7 +37,7 @@ def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = N
             axes.axvline(measured[COPY], color=PEERS[COPY], linewidth=1, linestyle=":", zorder=0)
             axes.set(xlabel="GB/s read and written", xlim=(0, 1.3 * max(measured.values())))
             if each is record:
-                best = max((name for name in shares if name not in PEERS), key=shares.get)
+                best = about or max((name for name in shares if name not in PEERS), key=shares.get)
                 message = f"{best} reaches {shares[best]:.0%} of a copy's bandwidth"
         figure.suptitle(f"{message}\n({rows:,} rows of {n:,} float32)", x=0.01, ha="left", fontsize=12)
     return figure
@@ -191,7 +195,8 @@ def _panels(record: Record, live: Record | None, height: float) -> tuple[Figure,
 def _draw_bars(axes: Axes, values: dict[str, float], labels: list[str], colour: str) -> None:
     """Draw a bar for each value, the first on top; those of peers in grey."""
     bars = axes.barh(list(values), list(values.values()), color=[PEERS.get(name, colour) for name in values])
-    axes.bar_label(bars, labels, padding=4)
+    for label in axes.bar_label(bars, labels, padding=4):
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # over the line of the limit
     axes.set_ylim(len(values) - 0.5, -0.6)
     axes.tick_params(axis="y", length=0)
 
