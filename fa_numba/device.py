@@ -152,7 +152,7 @@ def _moved_to_device(kernel: Any, args: tuple, stream: Any) -> Iterator[list[Any
     with contextlib.ExitStack() as held:
         for number, arg in enumerate(args):
             if _is_host_array(arg) and id(arg) not in moved:
-                moved[id(arg)] = cuda.to_device(np.ascontiguousarray(arg))
+                moved[id(arg)] = cuda.to_device(np.array(arg, order="C"))  # a copy: Numba takes a stride of 0 amiss
                 held.callback(hold(names[min(number, len(names) - 1)], moved[id(arg)]))
         yield [moved.get(id(arg), arg) for arg in args]
         if moved and stream:

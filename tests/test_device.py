@@ -279,3 +279,15 @@ def test_a_kernel_of_given_signatures(signatures):
     x = np.zeros(3, np.float32)
     launch(one_kernel, 1, 1, x)
     assert x[0] == 1
+
+
+@cuda.jit
+def outer_stride_kernel(x, out):
+    out[0] = x.strides[0]
+
+
+def test_an_axis_of_length_1_has_no_stride_of_0():
+    """Numba takes an array with one for a broadcast view, which cannot be loaded four elements at a time."""
+    out = np.zeros(1)
+    launch(outer_stride_kernel, 1, 1, np.ones((4, 8), np.float32)[None], out)
+    assert out[0] == 4 * 8 * 4
