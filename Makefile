@@ -1,4 +1,5 @@
-# make run: set up .venv, execute the notebooks in order, leave them with HTML pages in build/
+# make run: set up .venv, execute the notebooks in order, leave them with HTML pages in build/, and there also the peak
+#   memory of attention as memory.csv and memory.png
 # make test: the same, then lint, every test on every supported simulator (and a GPU if there is one), and the
 #   notebooks cell by cell (nbval)
 # make notebooks: execute the notebooks and keep the results, before a commit that touches them
@@ -22,6 +23,7 @@ TORCH_INDEX := --index-url https://download.pytorch.org/whl/cpu --timeout 10 --r
 
 run: .venv/installed
 	$(BIN)/fa-numba run --output build
+	$(BIN)/fa-numba memory --output build
 
 test: run lint .venv-floors/installed
 	@echo "== on the simulator"

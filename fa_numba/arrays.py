@@ -8,18 +8,19 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32
 
-from fa_numba import selection
-from fa_numba.device import SIMULATED, launch, require_gpu
-from fa_numba.ledger import hold
+from fa_numba import ledger, pool, selection
+from fa_numba.device import SIMULATED, current_device, launch, require_gpu
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _COPY_THREADS = 256
+_ALIGNMENT = 16  # bytes
 _DEVICE_ORDINAL = 9  # cuda.h: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
@@ -54,11 +55,11 @@ class Call:
     """
 
     def __init__(self, **inputs: Any):
-        inputs = {name: _as_array(name, value) for name, value in inputs.items()}
-        self._on_host = _are_on_host(inputs)
-        self.dtype = _common_dtype(inputs)
-        self.shapes = {name: _shape_of(array) for name, array in inputs.items()}
-        self._inputs = inputs
+        given = {name: _given(name, value) for name, value in inputs.items()}
+        self._on_host = _are_on_host(given)
+        self.dtype = _common_dtype(given)
+        self.shapes = {name: each.shape for name, each in given.items()}
+        self._inputs = given
         self._scope = contextlib.ExitStack()
         self.stream: Any = 0
 
@@ -85,42 +86,47 @@ class Call:
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return a new device array in the inputs' dtype; the simulator fills it with NaN, so that gaps show."""
-        array = cuda.device_array(shape, self.dtype, stream=self.stream)
+        array = pool.allocate(shape, self.dtype, self.stream)
         if SIMULATED:
             array._ary.fill(np.nan)
-        # Whoever drops the array last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
-        weakref.finalize(array, hold(name, array)).atexit = False
+        if ledger.is_open():
+            # Whoever drops the array last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
+            weakref.finalize(array, ledger.hold(name, array)).atexit = False
         return array
 
     def result(self, array: Any) -> Any:
-        """Return a device array as what the caller gets: NumPy or device array, as the inputs were."""
-        return array.copy_to_host(stream=self.stream) if self._on_host else array
+        """Return a device array as what the caller gets: NumPy or Numba's device array, as the inputs were."""
+        if SIMULATED or self._on_host:
+            return array.copy_to_host(stream=self.stream) if self._on_host else array
+        result = array.as_numba(self.stream)
+        result.made_from = array  # lives as long, for the ledger
+        return result
 
     def _take_in(self) -> dict[str, Any]:
         if self._on_host:
-            return {name: self._upload(name, array) for name, array in self._inputs.items()}
+            return {name: self._upload(name, given) for name, given in self._inputs.items()}
         if not SIMULATED:
-            self._scope.enter_context(cuda.gpus[_common_device(self._inputs)])
-        arrays = {
-            name: array if _is_numba_array(array) else cuda.as_cuda_array(array, sync=False)
-            for name, array in self._inputs.items()
-        }
-        self.stream = _common_stream([_stream_of(self._inputs[name], array) for name, array in arrays.items()])
-        return {name: self._borrow(name, array) for name, array in arrays.items()}
+            _enter_device(self._scope, self._inputs)
+            streams = _distinct([_stream_of(given) for given in self._inputs.values()])
+            self.stream = _common_stream(streams)
+            if len(streams) > 1:  # who drops an input later, drops it after our kernels
+                self._scope.callback(_let_wait, streams, self.stream)
+        return {name: self._borrow(name, given) for name, given in self._inputs.items()}
 
-    def _upload(self, name: str, array: np.ndarray) -> Any:
-        copy = self.empty(name, array.shape)
-        if array.size:
-            copy.reshape(array.size).copy_to_device(np.ravel(array))  # flat: Numba drops axes of stride 0
+    def _upload(self, name: str, given: _Given) -> Any:
+        copy = self.empty(name, given.shape)
+        if given.size:
+            copy.reshape(given.size).copy_to_device(np.ravel(given.source))  # flat: Numba drops axes of stride 0
         return copy
 
-    def _borrow(self, name: str, array: Any) -> Any:
-        self._scope.callback(hold(name, array))
-        return array if _is_contiguous(array) else self._contiguous_copy(f"contiguous {name}", array)
-
-    def _contiguous_copy(self, name: str, array: Any) -> Any:
-        copy = self.empty(name, array.shape)
-        launch(copy_kernel, _blocks_for(array), _COPY_THREADS, array, copy.reshape(array.size), stream=self.stream)
+    def _borrow(self, name: str, given: _Given) -> Any:
+        if ledger.is_open():
+            self._scope.callback(ledger.hold(name, given.source if SIMULATED else given.view()))
+        if given.is_contiguous and given.address % _ALIGNMENT == 0:
+            return given.source if SIMULATED else given.view()
+        copy = self.empty(f"contiguous {name}", given.shape)
+        source = given.source if _is_numba_array(given.source) else cuda.as_cuda_array(given.source, sync=False)
+        launch(copy_kernel, _blocks_for(copy), _COPY_THREADS, source, copy.reshape(copy.size), stream=self.stream)
         return copy
 
 
@@ -202,13 +208,55 @@ def copy_kernel(x, y):
         y[i] = x.flat[i]
 
 
-def _as_array(name: str, value: Any) -> Any:
+@dataclass(slots=True)
+class _Given:
+    """An input as it was given: a NumPy array, or what is known of a device array."""
+
+    source: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    strides: tuple[int, ...] | None = None
+    address: int = 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        if self.strides is None or self.size == 0:
+            return True
+        expected = self.dtype.itemsize
+        for length, stride in zip(reversed(self.shape), reversed(self.strides)):
+            if length > 1 and stride != expected:
+                return False
+            expected *= length
+        return True
+
+    def view(self) -> pool.View:
+        """Return a contiguous device array as the launches take it."""
+        return pool.View(self.address, self.shape, self.dtype, self.source)
+
+
+def _given(name: str, value: Any) -> _Given:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be ignored; give a plain NumPy array")
     if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
-    if _is_numba_array(value) or (not SIMULATED and _has_interface(name, value)):
-        return value
+        value = np.asarray(value)
+        return _Given(value, value.shape, value.dtype)
+    if _is_numba_array(value):
+        address = 0 if SIMULATED else value.device_ctypes_pointer.value or 0
+        return _Given(value, tuple(value.shape), value.dtype, tuple(value.strides), address)
+    interface = None if SIMULATED else _interface(name, value)
+    if interface is not None:
+        strides = interface.get("strides")
+        return _Given(
+            value,
+            tuple(interface["shape"]),
+            np.dtype(interface["typestr"]),
+            None if strides is None else tuple(strides),
+            interface["data"][0] or 0,
+        )
     device_array = "a Numba device array" if SIMULATED else "one with __cuda_array_interface__ (Numba, PyTorch, CuPy)"
     raise TypeError(f"{name} is a {_type_name(value)}; it must be a NumPy array or {device_array}")
 
@@ -218,9 +266,9 @@ def _type_name(value: Any) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
-def _has_interface(name: str, value: Any) -> bool:
+def _interface(name: str, value: Any) -> dict | None:
     try:
-        return hasattr(value, "__cuda_array_interface__")
+        return getattr(value, "__cuda_array_interface__", None)
     except RuntimeError as error:  # PyTorch, for a tensor that requires grad
         raise TypeError(f"{name} cannot be read as a device array: {error}") from None
 
@@ -229,8 +277,8 @@ def _is_numba_array(value: Any) -> bool:
     return bool(getattr(value, "__cuda_ndarray__", False))
 
 
-def _are_on_host(inputs: dict[str, Any]) -> bool:
-    host = [name for name, array in inputs.items() if isinstance(array, np.ndarray)]
+def _are_on_host(inputs: dict[str, _Given]) -> bool:
+    host = [name for name, given in inputs.items() if isinstance(given.source, np.ndarray)]
     device = [name for name in inputs if name not in host]
     if host and device:
         places = f"{', '.join(host)} on the host, {', '.join(device)} on the device"
@@ -238,85 +286,71 @@ def _are_on_host(inputs: dict[str, Any]) -> bool:
     return bool(host)
 
 
-def _common_dtype(inputs: dict[str, Any]) -> np.dtype:
-    dtypes = {name: _dtype_of(array) for name, array in inputs.items()}
+def _common_dtype(inputs: dict[str, _Given]) -> np.dtype:
+    dtypes = {name: given.dtype for name, given in inputs.items()}
     if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(DTYPES):
-        given = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
         together = " for all" if len(dtypes) > 1 else ""
-        raise TypeError(f"dtypes given: {given}; taken: float32 or float64{together}")
+        raise TypeError(f"dtypes given: {listed}; taken: float32 or float64{together}")
     return next(iter(dtypes.values()))
-
-
-def _shape_of(array: Any) -> tuple[int, ...]:
-    if isinstance(array, np.ndarray) or _is_numba_array(array):
-        return tuple(array.shape)
-    return tuple(array.__cuda_array_interface__["shape"])
-
-
-def _dtype_of(array: Any) -> np.dtype:
-    if isinstance(array, np.ndarray) or _is_numba_array(array):
-        return array.dtype
-    return np.dtype(array.__cuda_array_interface__["typestr"])
-
-
-def _is_contiguous(array: Any) -> bool:
-    if array.size == 0:
-        return True
-    expected = array.dtype.itemsize
-    for length, stride in zip(reversed(array.shape), reversed(array.strides)):
-        if length > 1 and stride != expected:
-            return False
-        expected *= length
-    return True
 
 
 # -- streams and devices (GPU only) -----------------------------------------------------------------------------
 
 
-def _stream_of(source: Any, array: Any) -> Any:
+def _stream_of(given: _Given) -> Any:
     """Return the stream a device array is produced on. PyTorch does not state it: there it is the current one."""
+    if _is_numba_array(given.source):
+        return given.source.stream
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(source, torch.Tensor):
-        pointer = torch.cuda.current_stream(source.device).cuda_stream
-        return cuda.external_stream(pointer) if pointer else 0
-    return array.stream
+    if torch is not None and isinstance(given.source, torch.Tensor):
+        pointer = torch.cuda.current_stream(given.source.device).cuda_stream
+    else:
+        pointer = given.source.__cuda_array_interface__.get("stream") or 0
+    return cuda.external_stream(pointer) if pointer else 0
+
+
+def _distinct(streams: list[Any]) -> list[Any]:
+    return [] if SIMULATED else list({_handle(stream): stream for stream in streams}.values())
 
 
 def _common_stream(streams: list[Any]) -> Any:
     """Return one of the streams, made to wait for the others."""
-    if SIMULATED:
-        return 0
-    distinct = {_handle(stream): stream for stream in streams}
-    chosen = next((stream for handle, stream in distinct.items() if handle), 0)
-    for handle, stream in distinct.items():
-        if handle != _handle(chosen):
-            event = cuda.event(timing=False)
-            event.record(stream)
-            event.wait(chosen)
+    chosen = next((stream for stream in streams if _handle(stream)), 0)
+    for stream in streams:
+        _let_wait([chosen], stream)
     return chosen
+
+
+def _let_wait(streams: list[Any], for_stream: Any) -> None:
+    """Let streams wait for what another one has been given so far."""
+    for stream in streams:
+        if _handle(stream) != _handle(for_stream):
+            event = cuda.event(timing=False)
+            event.record(for_stream)
+            event.wait(stream)
 
 
 def _handle(stream: Any) -> int:
     return 0 if stream == 0 else int(stream.handle)
 
 
-def _common_device(inputs: dict[str, Any]) -> int:
-    """Return the number of the device that holds the inputs."""
-    devices = {name: _device_of(array) for name, array in inputs.items() if _address(array)}
+def _enter_device(scope: contextlib.ExitStack, inputs: dict[str, _Given]) -> None:
+    """Make the device that holds the inputs the current one, until the scope ends."""
+    devices = {name: _device_of(given.address) for name, given in inputs.items() if given.address}
     if len(set(devices.values())) > 1:
         where = ", ".join(f"{name} on device {number}" for name, number in devices.items())
         raise ValueError(f"the inputs are on different devices: {where}. Put all on one.")
-    return next(iter(devices.values()), cuda.get_current_device().id)
+    for number in list(devices.values())[:1]:
+        if number != current_device():  # Numba takes longer to see that nothing changes
+            scope.enter_context(cuda.gpus[number])
 
 
-def _address(array: Any) -> int:
-    return array.__cuda_array_interface__["data"][0] or 0
-
-
-def _device_of(array: Any) -> int:
+def _device_of(address: int) -> int:
     number = ctypes.c_int()
-    address = ctypes.c_void_p(_address(array))
-    status = selection.load_driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, address)
+    status = selection.load_driver().cuPointerGetAttribute(
+        ctypes.byref(number), _DEVICE_ORDINAL, ctypes.c_void_p(address)
+    )
     if status != 0:
         raise ValueError(f"a device array's memory is unknown to the driver (CUDA status {status})")
     return number.value

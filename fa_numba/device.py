@@ -6,7 +6,9 @@ GPU or simulator is decided in :mod:`fa_numba.selection`; arrays are taken in an
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +16,14 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fa_numba import limits, selection
+from fa_numba import limits, selection, timing
 from fa_numba.ledger import Ledger, hold, ledger
 
 __all__ = [
     "SIMULATED",
     "Ledger",
     "SlowSimulation",
+    "current_device",
     "describe",
     "device_limits",
     "launch",
@@ -49,6 +52,14 @@ def describe() -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
+def current_device() -> int:
+    """Return the number of the GPU that this thread uses."""
+    number = ctypes.c_int()
+    if selection.load_driver().cuCtxGetDevice(ctypes.byref(number)) != 0:  # no context yet: Numba makes one
+        return cuda.get_current_device().id
+    return number.value  # so fast only because it does not ask Numba
+
+
 def device_limits() -> limits.Limits:
     """Return the launch limits of the device; on the simulator those of a chosen compute capability.
 
@@ -57,12 +68,12 @@ def device_limits() -> limits.Limits:
     ValueError
         If ``FA_NUMBA_SIMULATED_CC`` names a compute capability that is not known.
     """
-    return limits.simulated() if SIMULATED else _gpu_limits()
+    return limits.simulated() if SIMULATED else _gpu_limits(current_device())
 
 
 @functools.cache
-def _gpu_limits() -> limits.Limits:
-    device = cuda.get_current_device()
+def _gpu_limits(number: int) -> limits.Limits:
+    device = cuda.gpus[number]
     return limits.Limits(
         shared_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         threads_per_block=device.MAX_THREADS_PER_BLOCK,
@@ -103,10 +114,23 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
     require_gpu()
     grid, block = _three("grid", grid), _three("block", block)
     limits.check_launch(kernel, grid, block, shared, device_limits())
-    with _moved_to_device(kernel, args, stream) as arguments:
-        if not SIMULATED:
-            _prepare(kernel, arguments, block, shared)
-        kernel[grid, block, stream, shared](*arguments)
+    if any(_is_host_array(arg) for arg in args):
+        with _moved_to_device(kernel, args, stream) as arguments:
+            _start(kernel, grid, block, arguments, shared, stream)
+    else:
+        _start(kernel, grid, block, args, shared, stream)
+
+
+def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, stream: Any) -> None:
+    configured = kernel[grid, block, stream, shared]
+    if SIMULATED:
+        with timing.watch(kernel, stream):
+            configured(*arguments)
+    else:  # what calling `configured` does, without finding out the arguments' types a second time
+        types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+        compiled = _prepare(kernel, types, math.prod(block), shared, current_device())
+        with timing.watch(kernel, stream):
+            compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
@@ -148,13 +172,12 @@ def _is_host_array(arg: Any) -> bool:
     return isinstance(arg, np.ndarray) and arg.ndim > 0  # with no axis, Numba takes it for a number
 
 
-def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], shared: int) -> None:
-    """Compile the kernel for these arguments; hold it to its own limits, and raise its limit of shared memory."""
-    types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+@functools.lru_cache(maxsize=1024)  # asking the driver takes longer than a launch
+def _prepare(kernel: Any, types: tuple, threads: int, shared: int, device: int) -> Any:
+    """Return the kernel compiled for these arguments, held to its own limits, its limit of shared memory raised."""
     if types not in kernel.overloads:
         kernel.compile(types)
     compiled = kernel.overloads[types]
-    threads = block[0] * block[1] * block[2]
     if threads > compiled.max_threads_per_block:
         raise ValueError(
             f"{kernel.py_func.__name__} asks for {threads} threads in a block; the limit is "
@@ -162,16 +185,17 @@ def _prepare(kernel: Any, arguments: list[Any], block: tuple[int, int, int], sha
             f"Use smaller blocks or smaller tiles."
         )
     if shared + compiled.shared_mem_per_block > limits.STATIC_SHARED:
-        _allow_shared(compiled, shared)
+        _allow_shared(compiled, shared, device)
+    return compiled
 
 
-def _allow_shared(compiled: Any, shared: int) -> None:
+def _allow_shared(compiled: Any, shared: int, device: int) -> None:
     """Ask the driver for more than 48 KiB of shared memory for a kernel; Numba never does."""
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     handle = compiled._codelibrary.get_cufunc().handle
-    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(cuda.get_current_device().id))
+    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(device))
     if status != driver.CUresult.CUDA_SUCCESS:
         raise ValueError(f"the driver refuses {shared} bytes of dynamic shared memory in a block: {status.name}")
 

@@ -30,10 +30,16 @@ def _facts() -> list[tuple[str, str]]:
         ("device", f"none: {fault}" if fault else _device()),
     ]
     if fault is None:
-        limit = device.device_limits()
-        text = f"{limit.threads_per_block} threads and {limit.shared_per_block} bytes of shared memory in a block"
-        facts.append(("limits", text))
+        facts.append(("limits", _limits()))
     return facts
+
+
+def _limits() -> str:
+    try:
+        limit = device.device_limits()
+    except ValueError as problem:  # FA_NUMBA_SIMULATED_CC
+        return f"none: {problem}"
+    return f"{limit.threads_per_block} threads and {limit.shared_per_block} bytes of shared memory in a block"
 
 
 def _device() -> str:

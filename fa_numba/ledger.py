@@ -60,6 +60,11 @@ def ledger() -> Iterator[Ledger]:
         _open.remove(book)
 
 
+def is_open() -> bool:
+    """Say whether anybody counts."""
+    return bool(_open)
+
+
 def hold(name: str, array: Any) -> Callable[[], None]:
     """Enter a device array into every open ledger; the returned function strikes it out again."""
     books = list(_open) if array.nbytes else []
@@ -76,6 +81,8 @@ def hold(name: str, array: Any) -> Callable[[], None]:
 
 def _address(array: Any) -> int:
     """Return where a device array starts. On the simulator it wraps a NumPy array."""
+    if hasattr(array, "ptr"):
+        return array.ptr
     wrapped = getattr(array, "_ary", None)
     interface = array.__cuda_array_interface__ if wrapped is None else wrapped.__array_interface__
     return interface["data"][0]

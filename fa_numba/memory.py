@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from fa_numba import device
 from fa_numba.device import ledger
 from fa_numba.step3_standard_attention import standard_attention, standard_attention_backward
 from fa_numba.step4_flash_forward import flash_forward
@@ -12,6 +13,9 @@ from fa_numba.step5_flash_backward import flash_backward
 
 METHODS = ("standard", "flash")
 PASSES = ("forward", "forward+backward")
+
+# Tiles are not in the device's memory, and small ones spare the simulator a short head's empty rows.
+_TILES = {"block_q": 16, "block_k": 16} if device.SIMULATED else {}
 
 # Elements at the peak, for one head of n queries and n keys, d wide. With the inputs and outputs, standard attention
 # holds s and p, then p, dp and ds; flash attention holds m and l, then m, l and delta.
@@ -42,15 +46,49 @@ def computed_bytes(method: str, passes: str, n: int, d: int, heads: int = 1, ite
 
 def counted_bytes(method: str, passes: str, n: int, d: int, heads: int = 1, dtype: Any = np.float32) -> int:
     """Return the peak that the ledger counts while attention runs; arguments as for :func:`computed_bytes`."""
+    return counted_peaks(method, n, d, heads, dtype, backward=passes == "forward+backward")[passes]
+
+
+def counted_peaks(
+    method: str, n: int, d: int, heads: int = 1, dtype: Any = np.float32, backward: bool = True
+) -> dict[str, int]:
+    """Return the peaks that the ledger counts while attention runs once: after the forward pass, and after both.
+
+    Parameters
+    ----------
+    method, n, d, heads
+        As for :func:`computed_bytes`.
+    dtype : dtype
+        float32 or float64.
+    backward : bool
+        Whether to run the backward pass and return its peak too.
+
+    Returns
+    -------
+    dict of int
+        The bytes by pass, as named in ``PASSES``.
+    """
     q, k, v, do = (cuda.to_device(np.full((heads, n, d), value, dtype)) for value in (0.1, 0.2, 0.3, 0.4))
     with ledger() as memory:
         if method == "standard":
             o, p = standard_attention(q, k, v)
-            if passes == "forward+backward":
+            peaks = {"forward": memory.peak}
+            if backward:
                 standard_attention_backward(do, q, k, v, p)
         else:
-            o, m, l = flash_forward(q, k, v)
-            if passes == "forward+backward":
-                flash_backward(do, q, k, v, o, m, l)
+            o, m, l = flash_forward(q, k, v, **_TILES)
+            peaks = {"forward": memory.peak}
+            if backward:
+                flash_backward(do, q, k, v, o, m, l, **_TILES)
+        if backward:
+            peaks["forward+backward"] = memory.peak
         del o  # held until here, as in training
-    return memory.peak
+    return peaks
+
+
+def readable(nbytes: float) -> str:
+    """Return a number of bytes in three digits, with its unit."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= 0.9995 * size:  # what rounds to 1000 of the next smaller unit is 1 of this one
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} bytes"

@@ -15,16 +15,34 @@ def where() -> None:
     print(f"Running on {device.describe()}.")
 
 
-def show_source(function: Any) -> None:
-    """Show the source of a kernel or function, as it was imported.
+def show_source(function: Any, start: str | None = None, end: str | None = None) -> None:
+    """Show the source of a kernel or function, as it was imported, or a piece of it.
 
     Parameters
     ----------
     function
         A Python function or what ``cuda.jit`` returned.
+    start, end : str, optional
+        Show from the first line that contains ``start`` to the line before the next one that contains ``end``.
+
+    Raises
+    ------
+    ValueError
+        If no such line is there.
     """
-    source = textwrap.dedent(inspect.getsource(getattr(function, "py_func", function)))
-    display(Markdown(f"```python\n{source}```"))
+    lines = textwrap.dedent(inspect.getsource(getattr(function, "py_func", function))).splitlines()
+    first = 0 if start is None else _line_with(start, lines, 0)
+    last = len(lines) if end is None else _line_with(end, lines, first + 1)
+    piece = textwrap.dedent("\n".join(lines[first:last])).rstrip()
+    display(Markdown(f"```python\n{piece}\n```"))
+
+
+def _line_with(text: str, lines: list[str], first: int) -> int:
+    """Return the number of the first line, from one on, that contains a text."""
+    for number in range(first, len(lines)):
+        if text in lines[number]:
+            return number
+    raise ValueError(f"no line from line {first + 1} on contains {text!r}")
 
 
 def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:

@@ -5,6 +5,9 @@ one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32`` and ``st.v4.f32``), 
 or float64, in global or shared memory, and C-contiguous; ``index`` is a number or, for several axes, a tuple of
 numbers, and lies at a multiple of 16 bytes. A shared array needs ``alignment=16``.
 
+``load`` and ``store`` move a run of one or four elements between an array and a thread's registers, by the same
+instructions.
+
 ``warp_max`` and ``warp_sum`` combine a value over the 32 lanes of a warp and give all the result: in five rounds, each
 lane exchanges with the lane whose number differs in one bit (PTX ISA, ``shfl.sync.bfly``).
 """
@@ -86,4 +89,24 @@ else:
         return signature, generate
 
 
-__all__ = ["FULL_MASK", "WARP", "load4", "store4", "warp_max", "warp_sum"]
+@cuda.jit(device=True, forceinline=True)
+def load(values, x, index):
+    """values[e] = x[index + e]: one element or, if there are four values, four in one instruction."""
+    if len(values) == 4:
+        four = load4(x, index)
+        for e in range(4):
+            values[e] = four[e]
+    else:
+        values[0] = x[index]
+
+
+@cuda.jit(device=True, forceinline=True)
+def store(y, index, values):
+    """y[index + e] = values[e]: one element or, if there are four values, four in one instruction."""
+    if len(values) == 4:
+        store4(y, index, (values[0], values[1], values[2], values[3]))
+    else:
+        y[index] = values[0]
+
+
+__all__ = ["FULL_MASK", "WARP", "load", "load4", "store", "store4", "warp_max", "warp_sum"]

@@ -77,7 +77,8 @@ class Problem:
         """Return a contiguous array with batch and heads as one axis: what the kernels take."""
         per_head = {"k": self.heads_kv, "v": self.heads_kv, "dk": self.heads_kv, "dv": self.heads_kv}
         axes = 1 if name in ("m", "l", "delta") else 2
-        return array.reshape(per_head.get(name, self.heads), *array.shape[len(array.shape) - axes :])
+        shape = (per_head.get(name, self.heads), *array.shape[len(array.shape) - axes :])
+        return array if array.shape == shape else array.reshape(shape)
 
 
 def check(shapes: dict[str, Shape], causal: Any, scale: Any, dtype: Any = np.float64) -> Problem:

@@ -1,8 +1,12 @@
-"""The truth that kernels are measured against: the definitions in float64 NumPy, as plainly as possible."""
+"""The truth that kernels are measured against: the definitions in float64 NumPy, as plainly as possible.
+
+Attention can also be computed in float32, to show how far from the truth that precision is by itself.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -36,7 +40,13 @@ class Attention(NamedTuple):
 
 
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
 ) -> Attention:
     """Return attention in float64: s = q k^T scale, p = softmax(s), o = p v (Dao et al. 2022, section 2.2).
 
@@ -48,6 +58,8 @@ def attention(
         Query i sees key j only if j <= i + n_k - n_q.
     scale : float, optional
         1 / sqrt(d) if None.
+    dtype : dtype
+        What every step is computed in.
 
     Returns
     -------
@@ -55,7 +67,7 @@ def attention(
         o (..., n_q, d_v), p (..., n_q, n_k); m, l and lse (..., n_q). A row that sees no key gives o = 0, l = 0 and
         m = lse = -inf.
     """
-    q, k, v = _float64(q, k, v)
+    q, k, v = (np.asarray(x, dtype) for x in (q, k, v))
     k, v = _for_query_heads(q, k, v)
     see = visible(q.shape[-2], k.shape[-2], causal)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -70,18 +82,25 @@ def attention(
 
 
 def attention_backward(
-    do: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, scale: float | None = None
+    do: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    dtype: DTypeLike = np.float64,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients (dq, dk, dv) in float64 (Dao et al. 2022, appendix B.2).
 
     dv = p^T do; dp = do v^T; ds = p (dp - delta), with delta = rowsum(p dp); dq = ds k scale; dk = ds^T q scale. The
     gradients of a key head are summed over the query heads that share it. Arguments as for :func:`attention`.
     """
-    do, q, k, v = _float64(do, q, k, v)
+    do, q, k, v = (np.asarray(x, dtype) for x in (do, q, k, v))
     shape_k, shape_v = k.shape, v.shape
     k, v = _for_query_heads(q, k, v)
     see = visible(q.shape[-2], k.shape[-2], causal)
-    p = attention(q, k, v, causal=causal, scale=scale).p
+    p = attention(q, k, v, causal=causal, scale=scale, dtype=dtype).p
     with np.errstate(invalid="ignore"):
         dp = np.where(see, do @ v.swapaxes(-1, -2), 0.0)
         ds = np.where(see, p * (dp - (p * dp).sum(axis=-1, keepdims=True)), 0.0) * _scale(q, scale)
@@ -104,10 +123,6 @@ def _select_product(p: np.ndarray, x: np.ndarray, see: np.ndarray) -> np.ndarray
         return np.where(see[..., None], p[..., None] * x[..., None, :, :], 0.0).sum(axis=-2)
 
 
-def _float64(*values: np.ndarray) -> list[np.ndarray]:
-    return [np.asarray(value, dtype=np.float64) for value in values]
-
-
 def _for_query_heads(q: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
     """Repeat key heads for the query heads that share them."""
     if q.ndim == 2 or q.shape[-3] == values[0].shape[-3]:
@@ -122,4 +137,4 @@ def _sum_groups(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _scale(q: np.ndarray, scale: float | None) -> float:
-    return 1 / np.sqrt(q.shape[-1]) if scale is None else float(scale)
+    return q.shape[-1] ** -0.5 if scale is None else float(scale)

@@ -3,7 +3,6 @@
 import asyncio
 import html
 import logging
-import os
 import tempfile
 import time
 import warnings
@@ -21,6 +20,8 @@ from nbconvert import HTMLExporter
 from nbconvert.filters import strip_ansi
 from tqdm import tqdm
 
+from fa_numba.folder import CannotRun, replace, require_writable
+
 _NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconvert writes it
 # The kernels are shown as Markdown output, to which nbconvert gives the font of running text.
 _KERNEL_STYLE = """<style>
@@ -29,10 +30,6 @@ _KERNEL_STYLE = """<style>
 .jp-RenderedMarkdown.jp-OutputArea-output pre * { font-family: inherit !important; }
 </style>"""
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-
-
-class CannotRun(Exception):  # noqa: N818 (not a fault of the program)
-    """The notebooks or the output folder cannot be used; the message says why."""
 
 
 class ThisPythonSpec(KernelSpecManager):
@@ -80,7 +77,7 @@ def run(paths: list[Path], output: Path) -> int:
     """
     _require_own_names(paths, output)
     notebooks = [(path, _read(path)) for path in paths]
-    _require_writable(output)
+    require_writable(output)
     failures = 0
     for path, notebook in notebooks:
         start = time.perf_counter()
@@ -103,7 +100,7 @@ def _keep_part(path: Path, notebook: nbformat.NotebookNode, output: Path) -> str
     """Write what an interrupted notebook has so far, beside an earlier result of it; say where."""
     part = output / f"{path.stem}.interrupted.ipynb"
     try:
-        _replace(part, nbformat.writes(notebook) + "\n")
+        replace(part, _encoded(notebook))
     except OSError as error:
         return f"its finished cells cannot be written to {part}: {error.strerror}"
     return f"its finished cells are in {part}"
@@ -134,16 +131,6 @@ def _read(path: Path) -> nbformat.NotebookNode:
         reason = str(error).partition("\n")[0]
         raise CannotRun(f"{path} cannot be read as a notebook: {type(error).__name__}: {reason}") from None
     return notebook
-
-
-def _require_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = f"the output folder {folder} cannot be written: {error.strerror}; choose one with --output"
-        raise CannotRun(why) from None
 
 
 def _execute(path: Path, notebook: nbformat.NotebookNode) -> str | None:
@@ -202,9 +189,13 @@ def _executed(cells: list[nbformat.NotebookNode]) -> int:
 def _write(path: Path, notebook: nbformat.NotebookNode, output: Path) -> Path:
     """Write the executed copy and its page; return the page's path."""
     page = output / f"{path.stem}.html"
-    _replace(output / path.name, nbformat.writes(notebook) + "\n")
-    _replace(page, _html(notebook, path.stem))
+    replace(output / path.name, _encoded(notebook))
+    replace(page, _html(notebook, path.stem).encode())
     return page
+
+
+def _encoded(notebook: nbformat.NotebookNode) -> bytes:
+    return f"{nbformat.writes(notebook)}\n".encode()
 
 
 def _html(notebook: nbformat.NotebookNode, title: str) -> str:
@@ -219,13 +210,3 @@ def _html(notebook: nbformat.NotebookNode, title: str) -> str:
                 text = output.metadata.get("image/png", {}).get("alt", "a figure")
                 page = page.replace(_NO_TEXT, f'alt="{html.escape(text)}"', 1)
     return page
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -146,6 +146,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
+@functools.cache
 def load_driver() -> ctypes.CDLL | None:
     """Return NVIDIA's driver, or None if there is none."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"

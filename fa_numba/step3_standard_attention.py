@@ -8,7 +8,7 @@ from numba import cuda, float32, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP
-from fa_numba.step2_online_softmax import block_max, block_sum, worth
+from fa_numba.step2_online_softmax import block_max, block_sum, subtrahend
 from fa_numba.tiles import PAD, R, add_dots, clear
 
 TILES = (16, 64)  # rows and columns of a product that a block computes: for small matrices, and for others
@@ -81,39 +81,38 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, 
     return matmul_kernel
 
 
-@cuda.jit
+@cuda.jit(fastmath=True)
 def row_softmax_kernel(s, p, causal, offset):
     """p[h, i] = softmax(s[h, i]) over the keys that query i sees, 0 for the others: one block a row."""
     scratch = cuda.shared.array(WARP, s.dtype)
     h, i = cuda.blockIdx.x // s.shape[1], cuda.blockIdx.x % s.shape[1]
-    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    t = cuda.threadIdx.x
     seen = min(s.shape[2], max(0, i + 1 + offset)) if causal else s.shape[2]
     m = float32(-math.inf)
-    for j in range(t, seen, threads):  # m_i = max_j s_ij
+    for j in range(t, seen, ROW_THREADS):  # m_i = max_j s_ij
         m = max(m, s[h, i, j])
-    m = block_max(m, scratch)
+    m = subtrahend(block_max(m, scratch, ROW_THREADS))
     l = float32(0)
-    for j in range(t, seen, threads):  # l_i = sum_j exp(s_ij - m_i)
-        l += worth(s[h, i, j], m)
-    l = block_sum(l, scratch)
-    if l == float32(0):  # nothing to see: p = 0
-        l = float32(1)
-    for j in range(t, s.shape[2], threads):  # p_ij = exp(s_ij - m_i) / l_i
-        p[h, i, j] = worth(s[h, i, j], m) / l if j < seen else float32(0)
+    for j in range(t, seen, ROW_THREADS):  # l_i = sum_j exp(s_ij - m_i)
+        l += math.exp(s[h, i, j] - m)
+    l = block_sum(l, scratch, ROW_THREADS)
+    inverse = float32(1) / l if l != float32(0) else float32(0)  # nothing to see: p = 0
+    for j in range(t, s.shape[2], ROW_THREADS):  # p_ij = exp(s_ij - m_i) / l_i
+        p[h, i, j] = math.exp(s[h, i, j] - m) * inverse if j < seen else float32(0)
 
 
-@cuda.jit
+@cuda.jit(fastmath=True)
 def row_gradient_kernel(p, dp, ds, causal, offset):
     """ds[h, i] = p (dp - delta) over the keys that query i sees, with delta = sum_j p_ij dp_ij: one block a row."""
     scratch = cuda.shared.array(WARP, p.dtype)
     h, i = cuda.blockIdx.x // p.shape[1], cuda.blockIdx.x % p.shape[1]
-    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    t = cuda.threadIdx.x
     seen = min(p.shape[2], max(0, i + 1 + offset)) if causal else p.shape[2]
     delta = float32(0)
-    for j in range(t, seen, threads):
+    for j in range(t, seen, ROW_THREADS):
         delta += p[h, i, j] * dp[h, i, j]
-    delta = block_sum(delta, scratch)
-    for j in range(t, p.shape[2], threads):
+    delta = block_sum(delta, scratch, ROW_THREADS)
+    for j in range(t, p.shape[2], ROW_THREADS):
         ds[h, i, j] = p[h, i, j] * (dp[h, i, j] - delta) if j < seen else float32(0)
 
 

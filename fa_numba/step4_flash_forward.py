@@ -10,7 +10,7 @@ from numba import cuda, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import FULL_MASK
-from fa_numba.step2_online_softmax import worth
+from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
 BLOCKS = (8, 16, 32, 64)  # block_q and block_k
@@ -24,6 +24,7 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
     time, and d_v / (block_k / 4) columns of the output.
     """
     rows, columns = block_q // R, block_k // R
+    threads = rows * columns
     width = R * d_v // block_k
     k_start = block_q * (d + PAD)
     v_start = k_start + block_k * (d + PAD)
@@ -47,7 +48,7 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
             shift //= 2
         return value
 
-    @cuda.jit(device=True, forceinline=True)
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
     def online_softmax_tile(s, p_tile, acc, m, l, x, y, first_q, first_k, n_k, offset):
         """One step of the online softmax for the thread's four rows: m, l and acc move on, p goes to shared memory."""
         for r in range(R):
@@ -58,18 +59,16 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
                 if key >= n_k or (causal and key > i + offset):
                     s[r, j] = dtype(-math.inf)
                 m_tile = max(m_tile, s[r, j])
-            m_new = max(m[r], row_max(m_tile))
-            alpha = worth(m[r], m_new)  # repairs what was added up against the old maximum
-            m[r] = m_new
-            l[r] *= alpha
+            m[r], alpha = rescale(m[r], row_max(m_tile))
+            l[r] *= alpha  # what was added up against the old maximum
             for c in range(width):
                 acc[r, c] *= alpha
             for j in range(R):
-                p = worth(s[r, j], m_new)
+                p = weight(s[r, j], m[r])
                 l[r] += p
                 p_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = p
 
-    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
     def flash_forward_kernel(q, k, v, o, m_out, l_out, scale, group, offset):
         """One block: block_q queries of a head against all its keys (Dao 2023, algorithm 1)."""
         memory = cuda.shared.array(0, dtype)
@@ -91,12 +90,12 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
             m[r] = dtype(-math.inf)
             l[r] = dtype(0)
         clear(acc)
-        load_tile(q_tile, q, b, first_q, block_q, d, scale)  # the scores come out scaled
+        load_tile(q_tile, q, b, first_q, block_q, d, scale, threads)  # the scores come out scaled
         last_k = min(n_k, first_q + block_q + offset) if causal else n_k
         for first_k in range(0, last_k, block_k):
             cuda.syncthreads()  # all are done with the tiles before
-            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1))
-            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1))
+            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1), threads)
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1), threads)
             cuda.syncthreads()
             clear(s)
             add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T scale
@@ -245,17 +244,27 @@ def choose_blocks(
     elements : callable
         Given block_q, block_k and the padded head dims, how many elements the kernel keeps in shared memory.
     """
-
-    def fits(rows: int, columns: int) -> bool:
-        widths = (padded(width, max(rows, columns)) for width in (posed.d, posed.d_v))
-        return elements(rows, columns, *widths) * dtype.itemsize <= device.device_limits().shared_per_block
-
-    fitting = [(rows, columns) for rows in BLOCKS for columns in BLOCKS if fits(rows, columns)]
+    limit = device.device_limits().shared_per_block
+    fitting = _fitting_blocks(posed.d, posed.d_v, dtype.itemsize, elements, limit)
     if not fitting:
-        limit = device.device_limits().shared_per_block
         raise ValueError(f"head dims {posed.d} and {posed.d_v} in {dtype} need more shared memory than {limit} bytes")
     asked = [pair for pair in fitting if all(given in (None, size) for given, size in zip((block_q, block_k), pair))]
     if not asked or any(isinstance(given, (bool, float)) for given in (block_q, block_k)):
-        raise ValueError(f"block_q={block_q!r}, block_k={block_k!r} do not fit; (block_q, block_k) can be {fitting}")
+        raise ValueError(
+            f"block_q={block_q!r}, block_k={block_k!r} do not fit; (block_q, block_k) can be {list(fitting)}"
+        )
     squares = [pair for pair in asked if pair[0] == pair[1] <= max(16, padded(max(posed.d, posed.d_v), BLOCKS[0]))]
     return squares[-1] if squares else asked[0]
+
+
+@functools.cache
+def _fitting_blocks(
+    d: int, d_v: int, itemsize: int, elements: Callable[..., int], limit: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the (block_q, block_k) whose tiles fit in so many bytes of shared memory."""
+
+    def fits(rows: int, columns: int) -> bool:
+        widths = (padded(width, max(rows, columns)) for width in (d, d_v))
+        return elements(rows, columns, *widths) * itemsize <= limit
+
+    return tuple((rows, columns) for rows in BLOCKS for columns in BLOCKS if fits(rows, columns))

@@ -7,7 +7,7 @@ from numba import cuda, float32, from_dtype
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, warp_sum
-from fa_numba.step2_online_softmax import worth
+from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward import choose_blocks, padded
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
@@ -32,13 +32,14 @@ def delta_kernel(do, o, delta):
 def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel of dk and dv: a block owns block_k keys and loops over the queries."""
     rows, columns = block_k // R, block_q // R  # of the block's threads: keys down, queries across
+    threads = rows * columns
     width, width_v = R * d // block_q, R * d_v // block_q
     v_start = block_k * (d + PAD)
     q_start = v_start + block_k * (d_v + PAD)
     do_start = q_start + block_q * (d + PAD)
     p_start = do_start + block_q * (d_v + PAD)
 
-    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
     def flash_backward_dk_dv_kernel(do, q, k, v, m, l, delta, dk, dv, scale, group, offset):
         """One block: block_k keys of a head against all the queries that see them (Dao 2023, algorithm 2)."""
         memory = cuda.shared.array(0, dtype)
@@ -54,15 +55,15 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
         acc_v = cuda.local.array((R, width_v), dtype)
         clear(acc_k)
         clear(acc_v)
-        load_tile(k_tile, k, b, first_k, block_k, d, dtype(1))
-        load_tile(v_tile, v, b, first_k, block_k, d_v, dtype(1))
+        load_tile(k_tile, k, b, first_k, block_k, d, dtype(1), threads)
+        load_tile(v_tile, v, b, first_k, block_k, d_v, dtype(1), threads)
         first = max(0, first_k - offset) // block_q * block_q if causal else 0
         for step in range(group * ((n_q - first + block_q - 1) // block_q)):
             h = b * group + step % group  # the query heads that share this key head
             first_q = first + step // group * block_q
             cuda.syncthreads()
-            load_tile(q_tile, q, h, first_q, block_q, d, scale)
-            load_tile(do_tile, do, h, first_q, block_q, d_v, dtype(1))
+            load_tile(q_tile, q, h, first_q, block_q, d, scale, threads)
+            load_tile(do_tile, do, h, first_q, block_q, d_v, dtype(1), threads)
             cuda.syncthreads()
             clear(p)
             clear(ds)
@@ -77,7 +78,7 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
                 for r in range(R):
                     key = first_k + y + r * rows
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        p[r, j] = worth(p[r, j], m_i) * inverse  # P = exp(S - m) / l
+                        p[r, j] = weight(p[r, j], m_i) * inverse  # P = exp(S - m) / l
                         ds[r, j] = p[r, j] * (ds[r, j] - delta_i)  # dS = P (dP - delta)
                     else:
                         p[r, j] = dtype(0)
@@ -121,13 +122,14 @@ def store_rows(out, acc, b, first, rows, x, span, width, factor):
 def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel of dq: a block owns block_q queries and loops over the keys."""
     rows, columns = block_q // R, block_k // R
+    threads = rows * columns
     width = R * d // block_k
     do_start = block_q * (d + PAD)
     k_start = do_start + block_q * (d_v + PAD)
     v_start = k_start + block_k * (d + PAD)
     ds_start = v_start + block_k * (d_v + PAD)
 
-    @cuda.jit(fastmath=True, launch_bounds=(rows * columns, 1))
+    @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
     def flash_backward_dq_kernel(do, q, k, v, m, l, delta, dq, scale, group, offset):
         """One block: block_q queries of a head against all the keys they see (Dao 2023, algorithm 2)."""
         memory = cuda.shared.array(0, dtype)
@@ -141,13 +143,13 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
         dp = cuda.local.array((R, R), dtype)
         acc = cuda.local.array((R, width), dtype)
         clear(acc)
-        load_tile(q_tile, q, b, first_q, block_q, d, scale)
-        load_tile(do_tile, do, b, first_q, block_q, d_v, dtype(1))
+        load_tile(q_tile, q, b, first_q, block_q, d, scale, threads)
+        load_tile(do_tile, do, b, first_q, block_q, d_v, dtype(1), threads)
         last_k = min(n_k, first_q + block_q + offset) if causal else n_k
         for first_k in range(0, last_k, block_k):
             cuda.syncthreads()
-            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1))
-            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1))
+            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1), threads)
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1), threads)
             cuda.syncthreads()
             clear(s)
             clear(dp)
@@ -163,7 +165,7 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
                     key = first_k + x + j * columns
                     ds = dtype(0)
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        ds = worth(s[r, j], m_i) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
+                        ds = weight(s[r, j], m_i) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
                     ds_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = ds
             cuda.syncthreads()
             if causal and first_k + block_k - 1 > first_q + offset:  # dQ += dS K

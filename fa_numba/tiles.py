@@ -8,19 +8,31 @@ operand is read four elements at a time, and each element that was read is used 
 
 from numba import cuda, float32
 
-from fa_numba.primitives import load4
+from fa_numba.primitives import load, load4, store
 
 PAD = 4
 R = 4  # rows, and columns of scores, in a thread's register tile
 
 
 @cuda.jit(device=True, forceinline=True)
-def load_tile(tile, x, b, first, length, width, factor):
-    """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x."""
-    for i in range(cuda.threadIdx.x, length * width, cuda.blockDim.x):
-        r, c = i // width, i % width
-        inside = first + r < x.shape[1] and c < x.shape[2]
-        tile[r * (width + PAD) + c] = x[b, first + r, c] * factor if inside else float32(0)
+def load_tile(tile, x, b, first, length, width, factor, threads):
+    """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x; a thread loads four columns at a time."""
+    four = cuda.local.array(4, x.dtype)
+    across = min(width // 4, threads)  # threads for one row
+    down = threads // across  # rows at a time
+    aligned = x.shape[2] % 4 == 0  # every row of x starts at a multiple of 16 bytes
+    if cuda.threadIdx.x < across * down:
+        for r in range(cuda.threadIdx.x // across, length, down):
+            for c in range(4 * (cuda.threadIdx.x % across), width, 4 * across):
+                if aligned and first + r < x.shape[1] and c < x.shape[2]:
+                    load(four, x, (b, first + r, c))
+                else:
+                    for e in range(4):
+                        inside = first + r < x.shape[1] and c + e < x.shape[2]
+                        four[e] = x[b, first + r, c + e] if inside else float32(0)
+                for e in range(4):
+                    four[e] *= factor
+                store(tile, r * (width + PAD) + c, four)
 
 
 @cuda.jit(device=True, forceinline=True)

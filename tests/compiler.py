@@ -59,12 +59,18 @@ def forms():
     from fa_numba import step3_standard_attention, step4_flash_forward, step5_flash_backward
     from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
-    from fa_numba.step2_online_softmax import block_softmax_kernel, online_softmax_kernel
+    from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax
+    from fa_numba.stopwatch import busy_kernel
 
+    vector = types.Array(float32, 1, "C")
+    yield "busy_kernel float32", busy_kernel, (vector, vector, types.int64)
     for dtype in (float32, float64):
         vector, matrix, heads = (types.Array(dtype, axes, "C") for axes in (1, 2, 3))
-        for kernel in (naive_softmax_kernel, block_softmax_kernel, online_softmax_kernel):
-            yield f"{kernel.py_func.__name__} {dtype}", kernel, (matrix, matrix)
+        yield f"naive_softmax_kernel {dtype}", naive_softmax_kernel, (matrix, matrix)
+        for make_kernel in (make_block_softmax, make_online_softmax):
+            for threads, width in ((32, 1), (64, 4), (256, 4)) if dtype is float32 else ((64, 1),):
+                kernel = make_kernel(threads, width, dtype)
+                yield f"{kernel.py_func.__name__} {threads} {width} {dtype}", kernel, (matrix, matrix)
         yield f"copy_kernel {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), vector)
         yield f"log_sum_exp_kernel {dtype}", log_sum_exp_kernel, (vector, vector, vector)
         yield f"zero_kernel {dtype}", zero_kernel, (vector,)

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, is_bundled, run_python, simulator_only
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from fa_numba import __version__
+from fa_numba import __version__, device, flash_forward
 from fa_numba.__main__ import main
 
 
@@ -179,7 +179,130 @@ def test_doctor_sees_a_wrong_kernel(monkeypatch, capsys):
     assert "FAILED: naive_softmax is off by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["run", "--help"]])
+@simulator_only
+def test_doctor_with_limits_that_are_not_known(monkeypatch, capsys):
+    monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "1")
+    assert main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert "limits     none: compute capability '1' is not known" in printed
+    assert "FAILED: ValueError: compute capability '1' is not known" in printed
+
+
+def test_check(capsys):
+    assert main(["check"]) == 0
+    where, what, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert where == f"Running on {device.describe()}."
+    n, d = (48, 16) if device.SIMULATED else (256, 64)
+    assert f"at N = {n}, d = {d}," in what
+    assert [row.split()[0] for row in rows[:4]] == ["O", "dV", "dQ", "dK"]
+    assert all(row.endswith("  PASSED") for row in rows[:4])
+    note = ["", "The article's errors are of N = 256, d = 64, on a GPU: do not compare them with these."]
+    assert rows[4:] == (note if device.SIMULATED else [])
+
+
+def test_check_fails_when_a_kernel_is_wrong(monkeypatch, capsys):
+    def slightly_wrong(q, k, v):
+        o, m, l = flash_forward(q, k, v)
+        o[0, 0] += 1e-5
+        return o, m, l
+
+    monkeypatch.setattr("fa_numba.accuracy.SIZE", (16, 8))
+    monkeypatch.setattr("fa_numba.accuracy.flash_forward", slightly_wrong)
+    assert main(["check"]) == 1
+    rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines() if row.startswith(("O", "d"))}
+    assert rows["O"].endswith("  FAILED: above what is allowed")
+    assert rows["dV"].endswith("  PASSED")  # made of p and do, not of o
+
+
+def test_check_fails_when_a_kernel_raises(monkeypatch, capsys):
+    def broken(*arguments):
+        raise IndexError("outside s")
+
+    monkeypatch.setattr("fa_numba.accuracy.SIZE", (16, 8))
+    monkeypatch.setattr("fa_numba.accuracy.flash_backward", broken)
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.endswith("FAILED: IndexError: outside s\n")
+
+
+@pytest.fixture
+def short_memory(monkeypatch):
+    """One short length of narrow heads."""
+    monkeypatch.setattr("fa_numba.memory_report.LENGTHS", [16])
+    monkeypatch.setattr("fa_numba.memory_report.D", 8)
+
+
+def test_memory_prints_a_table_and_writes_it_with_a_figure(short_memory, tmp_path, capsys):
+    out = tmp_path / "out" / "deep"
+    assert main(["memory", "--output", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"Running on {device.describe()}.\n")
+    assert "one head of N queries and keys, d = 8, float32" in printed
+    # q, k, v, o and, at the forward's peak, s and p; or p, dp and ds, with do, dq, dk and dv
+    standard = [(4 * 16 * 8 + 2 * 16 * 16) * 4, (8 * 16 * 8 + 3 * 16 * 16) * 4]
+    flash = [(4 * 16 * 8 + 2 * 16) * 4, (8 * 16 * 8 + 3 * 16) * 4]
+    assert (out / "memory.csv").read_bytes().decode().splitlines() == [
+        "method,passes,n,d,bytes,how",
+        f"standard,forward,16,8,{standard[0]},counted",
+        f"standard,forward+backward,16,8,{standard[1]},counted",
+        f"flash,forward,16,8,{flash[0]},counted",
+        f"flash,forward+backward,16,8,{flash[1]},counted",
+    ]
+    (row,) = (line.split() for line in printed.splitlines() if line.strip().startswith("16 "))
+    assert row == ["16", "4.1", "kB", "7.17", "kB", "counted", "2.18", "kB", "4.29", "kB", "counted"]
+    assert (out / "memory.png").read_bytes().startswith(b"\x89PNG")
+    assert printed.endswith(f"Wrote {out / 'memory.csv'}\nWrote {out / 'memory.png'}\n")
+    assert sorted(path.name for path in out.iterdir()) == ["memory.csv", "memory.png"]
+
+
+def test_memory_says_that_the_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("fa_numba.memory_report.peaks", lambda: pytest.fail("counted before it looked"))
+    (tmp_path / "file").write_text("kept")
+    assert main(["memory", "--output", str(tmp_path / "file")]) == 2
+    message = f"fa-numba memory: the output folder {tmp_path / 'file'} cannot be written: "
+    assert capsys.readouterr().err.startswith(message)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_memory_says_that_a_file_cannot_be_written(short_memory, tmp_path, capsys):
+    (tmp_path / "memory.png").mkdir()
+    assert main(["memory", "--output", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert f"Wrote {tmp_path / 'memory.csv'}" in printed.out
+    assert printed.err.startswith(f"fa-numba memory: {tmp_path / 'memory.png'} cannot be written: ")
+    assert len(printed.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["check", "memory"])
+@pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
+def test_commands_that_need_the_gpu_that_was_asked_for(command):
+    source = f"from fa_numba.__main__ import main; raise SystemExit(main(['{command}']))"
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", CUDA_VISIBLE_DEVICES="")
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    message = f"fa-numba {command}: FA_NUMBA_DEVICE=gpu asks for the GPU, but no GPU can be used here: "
+    assert finished.stderr.startswith(message)
+    assert len(finished.stderr.splitlines()) == 1
+
+
+@simulator_only
+@pytest.mark.parametrize("command", ["check", "memory"])
+def test_commands_with_limits_that_are_not_known(monkeypatch, capsys, command):
+    monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "1")
+    assert main([command]) == 2
+    assert capsys.readouterr().err.startswith(f"fa-numba {command}: compute capability '1' is not known")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["doctor", "--help"],
+        ["check", "--help"],
+        ["memory", "--help"],
+        ["run", "--help"],
+        ["bench", "--help"],
+    ],
+)
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -187,9 +310,35 @@ def test_help(arguments, capsys):
     assert "usage: fa-numba" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"]])
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"], ["bench", "build"]])
 def test_unknown_words(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert "usage: fa-numba" in capsys.readouterr().err
+
+
+def through_the_door(*arguments, **environment):
+    """Run the command as the installed script does."""
+    source = f"import sys, fa_numba_command; sys.argv[1:] = {arguments}; sys.exit(fa_numba_command.main())"
+    return run_python(source, **environment)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "can_be"),
+    [("FA_NUMBA_DEVICE", "tpu", "'gpu' or 'simulator'"), ("NUMBA_ENABLE_CUDASIM", "yes", "'0' or '1'")],
+)
+def test_a_device_that_is_none_is_told_in_one_line(variable, value, can_be):
+    finished = through_the_door("doctor", **{"FA_NUMBA_DEVICE": None, variable: value})
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    message = f"fa-numba: {variable} is {value!r}; it can be {can_be}, or unset to choose by itself\n"
+    assert finished.stderr == message
+
+
+def test_the_installed_command_takes_arguments_and_returns_a_status(tmp_path):
+    assert through_the_door("--version").stdout == f"fa_numba {__version__}\n"
+    (tmp_path / "file").touch()
+    finished = through_the_door("memory", "--output", str(tmp_path / "file"), FA_NUMBA_DEVICE="simulator")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("fa-numba memory: the output folder ")

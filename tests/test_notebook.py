@@ -48,6 +48,17 @@ def test_the_source_shown_is_the_one_imported(monkeypatch):
     assert shown[1].startswith("```python\ndef where() -> None:")
 
 
+def test_show_source_of_a_piece(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda markdown: shown.append(markdown.data))
+    notebook.show_source(naive_softmax_kernel, "i = cuda.grid", "m = ")
+    assert shown == ["```python\ni = cuda.grid(1)\nif i < x.shape[0]:\n```"]
+    with pytest.raises(ValueError, match="no line from line 1 on contains 'nowhere'"):
+        notebook.show_source(naive_softmax_kernel, "nowhere")
+    with pytest.raises(ValueError, match=r"no line from line 2 on contains '@cuda\.jit'"):
+        notebook.show_source(naive_softmax_kernel, "@cuda.jit", "@cuda.jit")
+
+
 def test_where_names_the_device(capsys):
     notebook.where()
     assert capsys.readouterr().out == f"Running on {device.describe()}.\n"

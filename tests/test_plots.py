@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fa_numba import memory, plots, reference
+from fa_numba import memory, plots, recorded, reference
+from fa_numba.plots import measured, style
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_mask_shows_query_0_on_top():
 
 def test_a_shown_figure_has_a_text_and_is_closed(monkeypatch):
     shown = []
-    monkeypatch.setattr(plots, "display", shown.append)
+    monkeypatch.setattr(style, "display", shown.append)
     plots.show(plots.lane_sectors({"one": np.arange(32) * 4}, "title"), "what it shows")
     assert shown[0].alt == "what it shows"
     assert shown[0].data.startswith(b"\x89PNG")
@@ -121,7 +122,7 @@ def test_causal_tiles_are_those_with_a_visible_key():
 
 def test_backward_sweeps_visit_a_column_and_a_row():
     left, right = plots.backward_sweeps(tiles=3).axes
-    flash = matplotlib.colors.to_rgba(plots.FLASH)
+    flash = matplotlib.colors.to_rgba(style.FLASH)
     for axes, owned in ((left, {(1, 0), (1, 1), (1, 2)}), (right, {(0, 1), (1, 1), (2, 1)})):
         assert {patch.get_xy() for patch in axes.patches if patch.get_facecolor() == flash} == owned
         numbers = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
@@ -145,6 +146,93 @@ def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     assert cards == {16e9, 80e9, 141e9}
 
 
-@pytest.mark.parametrize(("number", "text"), [(12, "12 bytes"), (1500, "1.5 kB"), (135e6, "135 MB"), (2e12, "2 TB")])
-def test_bytes_have_a_unit(number, text):
-    assert plots._bytes(number) == text
+@pytest.fixture
+def record():
+    rows = []
+    for name, gbs in (("naive_softmax", 90), ("online_softmax", 1800), ("torch.softmax", 1500), ("copy", 2000)):
+        rows.append({"section": "softmax", "rows": 8, "n": 16, "contestant": name, "gbs": gbs})
+    for section, names in (
+        ("forward", ("standard_attention", "flash_forward", "flash_attention", "torch MATH")),
+        ("backward", ("standard_attention_backward", "flash_backward")),
+    ):
+        for factor, name in enumerate(names, 1):
+            for heads, n in ((1, 64), (1, 32), (4, 16), (2, 32)):
+                size = {"heads": heads, "n": n, "d": 8, "causal": False}
+                rows.append({"section": section, **size, "contestant": name, "ms": heads * n * n / factor})
+    for what, ms in (("S = Q Kᵀ", 1.0), ("P = softmax(S)", 0.5), ("O = P V", 2.5)):
+        size = {"heads": 1, "n": 64, "d": 8, "causal": False}
+        rows.append({"section": "kernels", **size, "contestant": "standard_attention", "what": what, "ms": ms})
+    told = {"device": "NVIDIA Made-up", "driver": "1.2", "numba": "0.1", "date": "2026-01-02T03:04:05+00:00"}
+    return recorded.Record(told, [{**row, "fault": None} for row in rows])
+
+
+def texts(axes):
+    return {text.get_text() for text in axes.texts}
+
+
+def test_softmax_bandwidth_holds_every_softmax_against_a_copy(record):
+    figure = plots.softmax_bandwidth(record, 8, 16)
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [90, 1800, 1500, 2000]
+    assert [label.get_text() for label in axes.get_yticklabels()][-1] == "copy"
+    assert texts(axes) == {"90 (4%)", "1,800 (90%)", "1,500 (75%)", "2,000 (100%)"}
+    assert figure.get_suptitle() == "online_softmax reaches 90% of a copy's bandwidth\n(8 rows of 16 float32)"
+    assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
+
+
+def test_live_measurements_have_a_panel_of_their_own(record):
+    live = recorded.Record({**record.provenance, "device": "Here"}, record.rows)
+    figures = (
+        plots.softmax_bandwidth(record, 8, 16, live=live),
+        plots.attention_times(record, heads=1, d=8, live=live),
+        plots.kernel_times(record, "standard_attention", 1, 64, 8, live=live),
+    )
+    for figure in figures:
+        titles = [axes.get_title(loc="left").split(",")[0] for axes in figure.axes]
+        assert titles == ["NVIDIA Made-up", "Here"]
+
+
+def test_attention_times_of_one_head(record):
+    figure = plots.attention_times(record, heads=1, d=8)
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["standard_attention", "flash_forward", "torch MATH"]
+    assert list(lines["flash_forward"].get_xdata()) == [32, 64]
+    assert list(lines["flash_forward"].get_ydata()) == [512, 2048]
+    colours = [lines[name].get_color() for name in ("standard_attention", "flash_forward", "torch MATH")]
+    assert colours == [style.STANDARD, style.FLASH, measured.PEERS["torch MATH"]]
+    assert texts(axes) == set(lines)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert figure.get_suptitle().startswith("At N = 64, flash is 2.0 times as fast as standard\n(forward, 1 head, ")
+
+
+def test_attention_times_at_the_same_number_of_tokens(record):
+    figure = plots.attention_times(record, "backward", tokens=64, d=8)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert list(lines["flash_backward"].get_xdata()) == [16, 32, 64]
+    assert list(lines["flash_backward"].get_ydata()) == [512, 1024, 2048]
+    assert "(backward, heads · N = 64, d = 8, float32)" in figure.get_suptitle()
+
+
+def test_the_title_says_when_standard_attention_is_faster(record):
+    for row in record.rows:
+        if row["contestant"] == "flash_forward":
+            row["ms"] *= 8
+    title = plots.attention_times(record, heads=1, d=8).get_suptitle()
+    assert title.startswith("At N = 64, standard is 4.0 times as fast as flash")
+
+
+def test_names_at_the_ends_of_lines_keep_apart(record):
+    axes = plots.attention_times(record, heads=1, d=8).axes[0]
+    heights = sorted(np.log10(text.get_position()[1]) for text in axes.texts)
+    low, high = np.log10(axes.get_ylim())
+    assert min(np.diff(heights)) > 0.05 * (high - low)
+
+
+def test_kernel_times_show_shares(record):
+    figure = plots.kernel_times(record, "standard_attention", 1, 64, 8)
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [1.0, 0.5, 2.5]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["S = Q Kᵀ", "P = softmax(S)", "O = P V"]
+    assert texts(axes) == {"1 ms, 25%", "0.5 ms, 12%", "2.5 ms, 62%"}
+    assert figure.get_suptitle().startswith("O = P V: 62% of the 4 ms of standard_attention\n(1 head, N = 64, d = 8")

@@ -185,6 +185,21 @@ def test_backward_keeps_nan_to_what_sees_it(rng):
     assert np.isnan([dk[0], dv[0]]).all()
 
 
+def test_attention_in_float32_is_float32_in_every_step(rng):
+    """Its error is of float32's size: not 0, as if it were float64 rounded at the end."""
+    do, q, k, v = rng.standard_normal((4, 2, 9, 4)).astype(np.float32)
+    options = {"causal": True, "scale": np.float64(0.3)}
+    forward, truth = (reference.attention(q, k, v, **options, dtype=dtype) for dtype in (np.float32, np.float64))
+    plain, gradients = (
+        reference.attention_backward(do, q, k, v, **options, dtype=dtype) for dtype in (np.float32, np.float64)
+    )
+    for x, true in zip((*forward, *plain), (*truth, *gradients)):
+        assert x.dtype == np.float32
+        np.testing.assert_allclose(x, true, rtol=1e-5, atol=1e-5)
+    assert (forward.o != truth.o.astype(np.float32)).any()
+    assert all((x != true.astype(np.float32)).any() for x, true in zip(plain, gradients))
+
+
 # -- against PyTorch in float64 -------------------------------------------------------------------------------------
 
 

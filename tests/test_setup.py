@@ -1,5 +1,6 @@
 """Set-up: the pins agree everywhere, and the commands of the README exist."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -94,6 +95,20 @@ def test_every_command_of_the_readme_exists():
         assert finished.returncode == 0, finished.stderr
     for link in re.findall(r"\]\((?!http)([^)]+)\)", readme):
         assert (ROOT / link).exists(), link
+
+
+def test_make_run_leaves_the_notebooks_and_the_memory_figure_in_build():
+    printed = subprocess.run(["make", "--dry-run", "run"], cwd=ROOT, capture_output=True, text=True).stdout
+    calls = [line for line in printed.splitlines() if line.startswith(".venv/bin/fa-numba")]
+    assert calls == [".venv/bin/fa-numba run --output build", ".venv/bin/fa-numba memory --output build"]
+
+
+def test_the_script_is_packaged(project):
+    """It starts in a module beside the package, which a wheel must hold too."""
+    module, function = project["scripts"]["fa-numba"].split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert f"{module}.py" in build["targets"]["wheel"]["packages"]
 
 
 def test_the_public_names():

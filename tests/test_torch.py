@@ -8,6 +8,9 @@ import fa_numba.torch  # noqa: E402 (only if PyTorch is there)
 from fa_numba import device  # noqa: E402
 from fa_numba.torch import flash_attention  # noqa: E402
 
+# PyTorch says so where the first matrix product of a process is one of a backward pass.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
+
 PLACE = "cpu" if device.SIMULATED else "cuda"
 
 

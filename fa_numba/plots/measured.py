@@ -1,0 +1,166 @@
+"""Figures of what a GPU was measured to do: bandwidth, times against length, times of kernels."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fa_numba.contestants import COPY, EFFICIENT, MATH, TORCH_SOFTMAX
+from fa_numba.plots.style import BLUE, FLASH, GREY, STANDARD, STYLE, WIDTH
+from fa_numba.recorded import Record
+
+PEERS = {COPY: "#555555", TORCH_SOFTMAX: GREY, EFFICIENT: "#555555", MATH: "#999999"}
+
+
+def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = None) -> Figure:
+    """Plot the bandwidth that each softmax reaches, against that of a copy of the same array.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of a GPU.
+    rows, n : int
+        The array's shape.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below.
+    """
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 2.8)
+        for axes, each in panels:
+            measured = {row["contestant"]: row["gbs"] for row in each.select(section="softmax", rows=rows, n=n)}
+            shares = {name: gbs / measured[COPY] for name, gbs in measured.items()}
+            _draw_bars(axes, measured, [f"{gbs:,.0f} ({shares[name]:.0%})" for name, gbs in measured.items()], BLUE)
+            axes.axvline(measured[COPY], color=PEERS[COPY], linewidth=1, linestyle=":", zorder=0)
+            axes.set(xlabel="GB/s read and written", xlim=(0, 1.3 * max(measured.values())))
+            if each is record:
+                best = max((name for name in shares if name not in PEERS), key=shares.get)
+                message = f"{best} reaches {shares[best]:.0%} of a copy's bandwidth"
+        figure.suptitle(f"{message}\n({rows:,} rows of {n:,} float32)", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def attention_times(
+    record: Record,
+    section: str = "forward",
+    *,
+    heads: int | None = None,
+    tokens: int | None = None,
+    d: int = 64,
+    live: Record | None = None,
+) -> Figure:
+    """Plot the time of attention against its length: standard, flash, and PyTorch's in grey.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of a GPU.
+    section : str
+        ``"forward"``, ``"backward"`` or ``"forward+backward"``.
+    heads, tokens : int, optional
+        Give one: the number of heads, or heads times length, which longer lengths then share among fewer heads.
+    d : int
+        The head dim.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below.
+    """
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 4.0)
+        for axes, each in panels:
+            rows = each.select(section=section, d=d, causal=False)
+            rows = [row for row in rows if heads == row["heads"] or tokens == row["heads"] * row["n"]]
+            lines = _times_by_length(rows)
+            for name, times in lines.items():
+                axes.loglog(list(times), list(times.values()), "o-", color=_colour(name), markersize=4, label=name)
+            _label_ends(axes, {name: list(times.items())[-1] for name, times in lines.items()})
+            lengths = sorted({row["n"] for row in rows})
+            axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+            axes.set(xlabel="N, queries and keys", ylabel="ms")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
+            if each is record:
+                message = _comparison(lines)
+        which = f"{heads} head{'s' if heads > 1 else ''}" if heads else f"heads · N = {tokens:,}"
+        figure.suptitle(f"{message}\n({section}, {which}, d = {d}, float32)", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _times_by_length(rows: list[dict]) -> dict[str, dict[int, float]]:
+    """Return the milliseconds by contestant and length; flash_attention, which calls another of them, is left out."""
+    lines: dict[str, dict[int, float]] = {}
+    for row in sorted(rows, key=lambda row: row["n"]):
+        if row["contestant"] != "flash_attention":
+            lines.setdefault(row["contestant"], {})[row["n"]] = row["ms"]
+    return lines
+
+
+def _comparison(lines: dict[str, dict[int, float]]) -> str:
+    """Say how flash and standard attention compare at the longest length that both have."""
+    standard, flash = (next(lines[name] for name in lines if name.startswith(kind)) for kind in ("standard", "flash"))
+    n = max(set(standard) & set(flash))
+    faster, slower = ("flash", "standard") if flash[n] <= standard[n] else ("standard", "flash")
+    factor = max(standard[n], flash[n]) / min(standard[n], flash[n])
+    return f"At N = {n:,}, {faster} is {factor:.1f} times as fast as {slower}"
+
+
+def kernel_times(
+    record: Record, contestant: str, heads: int, n: int, d: int = 64, causal: bool = False, live: Record | None = None
+) -> Figure:
+    """Plot the time of each kernel that a call launches.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of a GPU.
+    contestant : str
+        ``"standard_attention"``, ``"standard_attention_backward"`` or ``"flash_backward"``.
+    heads, n, d, causal
+        The case.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below.
+    """
+    case = {"section": "kernels", "contestant": contestant, "heads": heads, "n": n, "d": d, "causal": causal}
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 0.9 + 0.5 * len(record.select(**case)))
+        for axes, each in panels:
+            times = {row["what"]: row["ms"] for row in each.select(**case)}
+            total = sum(times.values())
+            _draw_bars(axes, times, [f"{ms:.3g} ms, {ms / total:.0%}" for ms in times.values()], _colour(contestant))
+            axes.set(xlabel="ms", xlim=(0, 1.35 * max(times.values())))
+            if each is record:
+                longest = max(times, key=times.get)
+                message = f"{longest}: {times[longest] / total:.0%} of the {total:.3g} ms of {contestant}"
+        which = f"{heads} head{'s' if heads > 1 else ''}, N = {n:,}, d = {d}{', causal' if causal else ''}"
+        figure.suptitle(f"{message}\n({which}, float32)", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _panels(record: Record, live: Record | None, height: float) -> tuple[Figure, list[tuple[Axes, Record]]]:
+    """Return a figure with a panel for each record, which its device and date are written above."""
+    records = [record] if live is None else [record, live]
+    figure, panels = plt.subplots(len(records), 1, figsize=(WIDTH, 0.5 + height * len(records)), squeeze=False)
+    for axes, each in zip(panels[:, 0], records):
+        axes.set_title(each.title(), fontsize=9, color="#555555")
+    return figure, list(zip(panels[:, 0], records))
+
+
+def _draw_bars(axes: Axes, values: dict[str, float], labels: list[str], colour: str) -> None:
+    """Draw a bar for each value, the first on top; those of peers in grey."""
+    bars = axes.barh(list(values), list(values.values()), color=[PEERS.get(name, colour) for name in values])
+    axes.bar_label(bars, labels, padding=4)
+    axes.set_ylim(len(values) - 0.5, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def _label_ends(axes: Axes, ends: dict[str, tuple[int, float]]) -> None:
+    """Write each line's name at its end, and no two names over each other."""
+    low, high = np.log10(axes.get_ylim())
+    apart = 0.06 * (high - low)
+    free = -np.inf
+    for name, (n, ms) in sorted(ends.items(), key=lambda item: item[1][1]):
+        free = max(np.log10(ms), free + apart)
+        axes.text(n * 1.08, 10**free, name, color=_colour(name), va="center", fontsize=10)
+
+
+def _colour(name: str) -> str:
+    """Return the colour that a contestant has in every figure."""
+    return PEERS.get(name) or (STANDARD if name.startswith("standard") else FLASH)

@@ -1,0 +1,150 @@
+"""Device memory for results and working arrays, from a pool of the driver's, in the order of a stream.
+
+Numba's allocator asks the driver for new memory each time, and waits for the device when it gives memory back: for
+large arrays that takes longer than many a kernel. A pool keeps freed memory at hand (CUDA driver API, "Stream Ordered
+Memory Allocator"). As with PyTorch's, an array that a kernel on another stream still reads must not be dropped before
+that kernel has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba import cuda, from_dtype, types
+
+from fa_numba.device import SIMULATED, current_device
+
+KEPT = 1 / 8  # of the device's memory: what the pool keeps at hand
+
+_alive: dict[int, Any] = {}  # by address; Numba's arrays hold weak references
+
+
+class View:
+    """A contiguous device array, as far as a launch must know it: Numba's own objects take longer to make.
+
+    It answers what Numba asks of an argument (``_numba_type_`` and the attributes from ``__cuda_memory__`` on).
+
+    Attributes
+    ----------
+    ptr : int
+        The address.
+    shape : tuple of int
+    dtype : numpy.dtype
+    size : int
+        The number of elements.
+    memory
+        What keeps the memory alive.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "memory", "ptr", "shape", "size")
+    __cuda_memory__ = True
+    _layout = SimpleNamespace(strides_in_bytes=None, is_contiguous_c=True, is_contiguous_f=False)
+
+    def __init__(self, ptr: int, shape: tuple[int, ...], dtype: np.dtype, memory: Any):
+        self.ptr = ptr
+        self.shape = shape
+        self.dtype = dtype
+        self.size = math.prod(shape)
+        self.memory = memory
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def _numba_type_(self) -> types.Array:
+        return _array_type(self.dtype, len(self.shape))
+
+    @property
+    def _strided_memory_view_shim(self) -> View:
+        return self
+
+    def reshape(self, *shape: Any) -> View:
+        """Return the same memory in another shape, as many elements."""
+        shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
+        return View(self.ptr, shape, self.dtype, self.memory)
+
+    def copy_to_device(self, array: np.ndarray) -> None:
+        """Copy a contiguous NumPy array of this shape to the device."""
+        self.as_numba(0).copy_to_device(array)
+
+    def copy_to_host(self, stream: Any = 0) -> np.ndarray:
+        """Return a copy as a NumPy array."""
+        return self.as_numba(stream).copy_to_host(stream=stream)
+
+    def as_numba(self, stream: Any = 0) -> Any:
+        """Return it as Numba's device array."""
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        itemsize = self.dtype.itemsize
+        strides = tuple(math.prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape)))
+        return DeviceNDArray(self.shape, strides, self.dtype, stream=stream, gpu_data=self.memory)
+
+
+@functools.cache
+def _array_type(dtype: np.dtype, axes: int) -> types.Array:
+    return types.Array(from_dtype(dtype), axes, "C")
+
+
+def allocate(shape: tuple[int, ...], dtype: np.dtype, stream: Any) -> Any:
+    """Return a new device array, for use on a stream: a :class:`View` on a GPU, the simulator's array there.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    stream
+        A Numba stream; 0 is the default stream.
+    """
+    if SIMULATED:
+        return cuda.device_array(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = _from_pool(nbytes, stream) if nbytes else None
+    if memory is None:
+        memory = cuda.device_array(shape, dtype, stream=stream).gpu_data
+    return View(memory.device_pointer_value or 0, shape, dtype, memory)
+
+
+def _from_pool(nbytes: int, stream: Any) -> Any:
+    """Return memory that goes back to the pool with its last reference, or None if there is no pool or no room."""
+    from cuda.bindings import driver
+    from numba.cuda.cudadrv.driver import AutoFreePointer
+
+    pool, context = _pool(current_device())
+    if pool is None:
+        return None
+    handle = 0 if stream == 0 else int(stream.handle)
+    status, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, handle)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return None  # Numba's allocator frees what it can first, and has the error otherwise
+
+    def release(stream: Any = stream) -> None:  # the stream lives as long as its memory
+        _alive.pop(int(pointer), None)
+        driver.cuMemFreeAsync(pointer, handle)
+
+    memory = AutoFreePointer(context, pointer, nbytes, finalizer=release)
+    _alive[int(pointer)] = memory
+    return memory.own()
+
+
+@functools.cache
+def _pool(device: int) -> tuple[Any, Any]:
+    """Return our pool on a device, None if the device has none, and Numba's context there."""
+    from cuda.bindings import driver
+
+    properties = driver.CUmemPoolProps()
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    status, pool = driver.cuMemPoolCreate(properties)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return None, None
+    kept = driver.cuuint64_t(int(cuda.current_context().get_memory_info().total * KEPT))
+    driver.cuMemPoolSetAttribute(pool, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, kept)
+    return pool, weakref.proxy(cuda.current_context())

@@ -1,0 +1,299 @@
+"""`fa-numba bench`: conventions, checks before times, the record, and how it ends. Times here are made up."""
+
+import numpy as np
+import pytest
+from conftest import gpu_only, is_bundled, run_python, simulator_only
+from measuring import FakeGpu
+
+from fa_numba import bench, contestants, recorded, reference, stopwatch, timing
+from fa_numba.__main__ import main
+from fa_numba.bench import Attention, Softmax
+from fa_numba.contestants import Contestant
+
+ATTENTION = Attention(2, 4, 3)
+SOFTMAX = Softmax(4, 8)
+
+
+@pytest.fixture
+def gpu():
+    return FakeGpu()
+
+
+@pytest.mark.parametrize(
+    ("case", "section", "ms", "rate"),
+    [
+        (Attention(2, 1000, 50), "forward", 1.0, 0.4),  # 4 · 2 · 1000² · 50 operations in a thousandth of a second
+        (Attention(2, 1000, 50, causal=True), "forward", 1.0, 0.2),
+        (Attention(2, 1000, 50), "backward", 2.0, 0.5),
+        (Attention(2, 1000, 50), "forward+backward", 0.5, 2.8),
+        (Attention(2, 1000, 50, causal=True), "forward+backward", 0.5, 1.4),
+    ],
+)
+def test_operations_by_convention(case, section, ms, rate):
+    assert case.rate(section, ms) == {"tflops": pytest.approx(rate)}
+
+
+def test_bytes_by_convention():
+    assert Softmax(1000, 500).rate("softmax", 2.0) == {"gbs": pytest.approx(2.0)}  # 4 MB in 2 ms
+
+
+def test_the_default_cases():
+    assert bench.CASES[0] == Softmax(1024, 512)
+    assert {case.heads * case.n for case in bench.CASES[4:10]} == {2**17}
+    assert Attention(32, 4096, 64) in bench.CASES  # of the sweep
+    assert len(set(bench.CASES)) == len(bench.CASES)
+    assert set(bench.CASES_BY_KERNEL) <= set(bench.CASES)
+    assert set(bench.QUICK_CASES) <= set(bench.CASES)
+
+
+def test_median_and_quartiles():
+    assert bench.summary("ms", [5.0, 1.0, 2.0, 4.0, 3.0]) == {"ms": 3.0, "ms_low": 2.0, "ms_high": 4.0, "calls": 5}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [3, 4, 10])
+def test_the_truth_is_the_reference_s(monkeypatch, n, causal):
+    """In chunks, and past LONG queries for the last of them, without dk and dv."""
+    monkeypatch.setattr(bench, "CHUNK", 4)
+    monkeypatch.setattr(bench, "LONG", 9)
+    case = Attention(2, n, 3, causal)
+    inputs = case.inputs()
+    q, k, v, do = (inputs[name][-1] for name in ("q", "k", "v", "do"))
+    expected = {"o": reference.attention(q, k, v, causal=causal).o}
+    expected |= zip(("dq", "dk", "dv"), reference.attention_backward(do, q, k, v, causal=causal))
+    found = case.truth(inputs)
+    assert set(found) == ({"o", "dq"} if n > 9 else {"o", "dq", "dk", "dv"})
+    for name, value in found.items():
+        both = np.stack([np.zeros_like(expected[name]), expected[name]])  # of two heads, the last is checked
+        np.testing.assert_allclose(value, case.sample(name, both), atol=1e-12)
+
+
+def test_truth_of_a_softmax_is_a_sample_with_the_first_and_the_last_row():
+    case = Softmax(1000, 8)
+    x = case.inputs()["x"]
+    sample = case.sample("x", x)
+    assert sample.shape == (bench.SAMPLE, 8)
+    assert (sample[0] == x[0]).all() and (sample[-1] == x[-1]).all()
+    np.testing.assert_allclose(case.truth({"x": x})["y"], reference.softmax(sample))
+
+
+@pytest.mark.parametrize(
+    ("result", "error"), [([1.0, -4.0], 0.0), ([1.0, -3.0], 0.25), ([0.0, 0.0], 1.0), ([np.nan, -4.0], np.nan)]
+)
+def test_errors_are_relative_to_the_largest_value(result, error):
+    found = bench.relative_error(np.array(result), np.array([1.0, -4.0]))
+    np.testing.assert_equal(found, error)
+
+
+def entrant(gpu, name, ms, outputs, peak=7):
+    """Return a contestant with made-up outputs."""
+    run = gpu.call(ms)
+
+    def call():
+        run()
+        return tuple(outputs.values())
+
+    return Contestant(name, lambda: call, tuple(outputs), lambda prepare: peak)
+
+
+def forward_section(gpu, *entrants):
+    return bench.measure_section(ATTENTION, "forward", list(entrants), {"o": np.ones((4, 3))}, gpu)
+
+
+RIGHT = {"o": np.ones((2, 4, 3))}
+
+
+def test_rows_hold_times_rates_and_ratios(gpu):
+    entrants = (entrant(gpu, "flash_forward", 2.0, RIGHT), entrant(gpu, contestants.MATH, 3.0, RIGHT, peak=9))
+    ours, peer = forward_section(gpu, *entrants)
+    size = {"section": "forward", "heads": 2, "n": 4, "d": 3, "causal": False}
+    times = {"ms": 2.0, "ms_low": 2.0, "ms_high": 2.0, "calls": bench.MOST, "ahead": True}
+    names = {"contestant": "flash_forward", "label": "flash_forward"}
+    rate = {"tflops": 4 * 2 * 4 * 4 * 3 / 2.0 * 1e-9}
+    expected = {**size, **names, **times, **rate, "peak_bytes": 7, "error": 0.0, "fault": None}
+    assert ours == {**expected, "ratios": {contestants.MATH: 1.5}}
+    assert peer["ms"] == 3.0 and peer["peak_bytes"] == 9 and "ratios" not in peer
+
+
+@pytest.mark.parametrize("wrong", [1.002, np.nan])
+def test_a_wrong_contestant_is_reported_and_not_timed(gpu, wrong):
+    bad = {"o": RIGHT["o"].copy()}
+    bad["o"][-1, 2, 1] = wrong
+    rows = forward_section(gpu, entrant(gpu, "bad", 1.0, bad), entrant(gpu, "good", 1.0, RIGHT))
+    assert rows[0]["fault"].startswith("wrong: off by ") and "ms" not in rows[0]
+    assert rows[1]["fault"] is None and rows[1]["calls"] == bench.MOST
+    text = bench.table("forward", rows)
+    assert "FAILED" in text and "  bad: wrong: off by " in text
+
+
+def test_a_contestant_that_raises_is_reported(gpu):
+    def prepare():
+        raise MemoryError("out of memory")
+
+    broken = Contestant("broken", prepare, ("o",), lambda prepare: 0)
+    rows = forward_section(gpu, broken, entrant(gpu, "good", 1.0, RIGHT))
+    assert [row["fault"] for row in rows] == ["MemoryError: out of memory", None]
+
+
+def test_outputs_must_be_as_many_as_their_names(gpu):
+    short = Contestant("short", lambda: lambda: (), ("o",), lambda prepare: 0)
+    (row,) = forward_section(gpu, short)
+    assert row["fault"].startswith("ValueError: zip()")
+
+
+def test_what_float64_does_not_cover_the_first_contestant_settles(gpu):
+    def outputs(dk):
+        return {"dq": RIGHT["o"], "dk": np.full((2, 4, 3), dk)}
+
+    named = zip("abc", (outputs(5.0), outputs(5.0), outputs(6.0)))
+    entrants = [entrant(gpu, name, 1.0, made) for name, made in named]
+    rows = bench.measure_section(ATTENTION, "backward", entrants, {"dq": np.ones((4, 3))}, gpu)
+    assert [row["fault"] is None for row in rows] == [True, True, False]
+
+
+def test_a_peer_that_failed_has_no_ratio(gpu):
+    wrong = {"o": 2 * RIGHT["o"]}
+    ours, _ = forward_section(gpu, entrant(gpu, "ours", 1.0, RIGHT), entrant(gpu, contestants.MATH, 1.0, wrong))
+    assert ours["ratios"] == {}
+
+
+def test_matrices_take_a_quarter_of_the_memory_at_most(gpu):
+    case = Attention(1, 1000, 8)  # s and p, forward: 8 MB, and a little more
+    standard = Contestant("standard", None, ("o",), None, needs_matrices=True)
+    flash = Contestant("flash", None, ("o",), None)
+    for memory, fits in ((33e6, True), (31e6, False)):
+        gpu.memory = memory
+        assert bench._fits(standard, case, "forward", gpu) == fits
+        assert bench._fits(flash, case, "forward", gpu)
+        assert not bench._fits(standard, case, "backward", gpu)
+
+
+def test_times_that_include_the_host_have_a_mark(gpu):
+    slow = entrant(gpu, "slow", 1.0, RIGHT)
+    rows = forward_section(gpu, slow)
+    assert "*" not in bench.table("forward", rows)
+    rows[0]["ahead"] = False
+    assert "1*" in bench.table("forward", rows)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A bench of two small cases; on the simulator the times of kernels and the device are made up too."""
+    cases = (SOFTMAX, Attention(1, 8, 4))
+    settings = {"CASES": cases, "QUICK_CASES": cases, "CASES_BY_KERNEL": cases[1:], "TINY": 4, "FEWEST": 1, "MOST": 1}
+    for name, value in {**settings, "TINY_CALLS": 1, "TINY_BATCHES": 1, "ROUNDS_BY_KERNEL": 1}.items():
+        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr(stopwatch, "WARM_UPS", 0)
+    if not timing._TIMED:
+        monkeypatch.setattr(timing, "_milliseconds", lambda start, end: 0.5)
+        told = {"device": "Made-up", "compute_capability": "9.0", "memory": 1, "driver": "1", "cuda": "13.0"}
+        monkeypatch.setattr(recorded, "_device", lambda: told)
+
+
+def check_record(record, names):
+    """Check what a record of the small cases holds, whoever made the times."""
+    assert record.faults() == []
+    found = {(row["section"], row["contestant"]) for row in record.rows}
+    assert names <= found
+    case = {"heads": 1, "n": 8, "d": 4, "causal": False}
+    for section in ("forward", "backward", "forward+backward"):
+        assert all(row["tflops"] > 0 and row["error"] < 1e-3 for row in record.select(section=section, **case))
+    kernels = record.select(section="kernels", contestant="standard_attention", **case)
+    assert [(row["order"], row["what"], row["kernel"]) for row in kernels] == [
+        (0, "S = Q Kᵀ", "matmul_kernel"),
+        (1, "P = softmax(S)", "row_softmax_kernel"),
+        (2, "O = P V", "matmul_kernel"),
+    ]
+    backward = record.select(section="kernels", contestant="flash_backward")
+    assert all(row["what"] == row["kernel"] and row["ms"] > 0 for row in backward)
+    assert "ratios" in record.one(section="softmax", contestant="online_softmax")
+    assert all(row["us"] > 0 for row in record.select(section="overhead"))
+
+
+OURS = {
+    *(("softmax", name) for name in ("naive_softmax", "block_softmax", "online_softmax", "copy")),
+    *(("forward", name) for name in ("standard_attention", "flash_forward", "flash_attention")),
+    *(("backward", name) for name in ("standard_attention_backward", "flash_backward")),
+    *(("forward+backward", name) for name in ("standard", "flash")),
+    *(("kernels", name) for name in ("standard_attention", "standard_attention_backward", "flash_backward")),
+    *(("overhead", name) for name in ("naive_softmax", "flash_forward")),
+}
+
+
+class Ticking(FakeGpu):
+    """Gives every call half a millisecond."""
+
+    def mark(self):
+        self.time += 0.5
+        return self.time
+
+
+@simulator_only
+def test_a_whole_bench_with_made_up_times(small, tmp_path):
+    tables = []
+    record = bench.measure(gpu=Ticking(), report=tables.append, quick=True)
+    check_record(record, OURS)
+    assert record.provenance["command"] == "fa-numba bench --quick"
+    record.save(tmp_path / "bench.json")
+    assert recorded.load(tmp_path / "bench.json") == record
+    titles = [table.strip().split("\n")[0] for table in tables]
+    assert titles[0].startswith("Made-up, driver 1, numba ")
+    assert titles[1:3] == ["softmax: 4 rows of 8", "forward: 1 head, N = 8, d = 4"]
+    assert titles[-1].startswith("overhead: a call of a tiny problem (4×4)")
+    assert "PyTorch with CUDA is not installed: our functions are measured alone." in tables[0]
+
+
+@pytest.mark.parametrize(("fault", "status"), [(None, 0), ("wrong: off by 1", 1)])
+def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, fault, status):
+    told = {"device": "GPU", "driver": "1", "numba": "2", "date": "2026-01-02T"}
+    record = recorded.Record(told, [{"section": "softmax", "fault": fault}])
+    monkeypatch.setattr(bench, "_require_gpu", lambda: None)
+    monkeypatch.setattr(bench, "measure", lambda **options: options["report"]("a table") or record)
+    path = tmp_path / "deep" / "bench.json"
+    assert main(["bench", "--output", str(path)]) == status
+    assert capsys.readouterr().out == f"a table\nGPU, driver 1, numba 2, 2026-01-02: 1 rows in {path}\n"
+    assert recorded.load(path) == record
+
+
+@simulator_only
+def test_the_simulator_is_not_timed(tmp_path, capsys):
+    assert main(["bench", "--output", str(tmp_path / "bench.json")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("fa-numba bench: there is nothing to measure: ")
+    assert "The simulator's times say nothing about a GPU." in printed.err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(bench.CannotRun):
+        bench.measure()
+
+
+@pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
+def test_without_the_gpu_that_was_asked_for():
+    source = "from fa_numba.__main__ import main; raise SystemExit(main(['bench']))"
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", CUDA_VISIBLE_DEVICES="")
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("fa-numba bench: FA_NUMBA_DEVICE=gpu asks for the GPU, but no GPU can be used")
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "_require_gpu", lambda: None)
+    monkeypatch.setattr(bench, "measure", lambda **options: pytest.fail("measured"))
+    (tmp_path / "file").write_text("kept")
+    for path, message in ((tmp_path, "is a folder"), (tmp_path / "file" / "bench.json", "cannot be written")):
+        assert main(["bench", "--output", str(path)]) == 2
+        assert f"fa-numba bench: {path} {message}" in capsys.readouterr().err
+
+
+@gpu_only
+def test_a_bench_on_a_gpu(small, tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    assert main(["bench", "--quick", "--output", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "forward: 1 head, N = 8, d = 4" in printed
+    record = recorded.load(path)
+    check_record(record, OURS)
+    assert all(0 < row["ms"] < 100 for row in record.rows if row["section"] != "overhead")
+    if contestants.find_torch():
+        row = record.one(section="backward", contestant="flash_backward")
+        assert set(row["ratios"]) == {contestants.EFFICIENT, contestants.MATH}

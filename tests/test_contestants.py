@@ -1,0 +1,102 @@
+"""Who is measured: each computes what it says, by its own means, and its peak is counted."""
+
+import numpy as np
+import pytest
+from conftest import gpu_only
+from numba import cuda
+
+from fa_numba import contestants, device, memory, reference
+
+SECTIONS = {"forward": ("o",), "backward": ("dq", "dk", "dv"), "forward+backward": ("o", "dq", "dk", "dv")}
+
+
+@pytest.fixture
+def inputs(rng):
+    return {name: rng.standard_normal((2, 16, 8), np.float32) for name in ("q", "k", "v", "do")}
+
+
+def truth(inputs, causal):
+    q, k, v, do = (inputs[name] for name in ("q", "k", "v", "do"))
+    gradients = reference.attention_backward(do, q, k, v, causal=causal)
+    return {"o": reference.attention(q, k, v, causal=causal).o, **dict(zip(("dq", "dk", "dv"), gradients))}
+
+
+def on_host(array):
+    return array.copy_to_host() if hasattr(array, "copy_to_host") else array.detach().cpu().numpy()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_our_attention(inputs, section, causal):
+    there = {name: cuda.to_device(array) for name, array in inputs.items()}
+    entrants = contestants.attention(section, there, causal, None)
+    assert {each.name.partition("_")[0] for each in entrants} == {"standard", "flash"}
+    for each in entrants:
+        assert each.outputs == SECTIONS[section]
+        assert each.needs_matrices == each.name.startswith("standard")
+        for name, result in zip(each.outputs, each.prepare()(), strict=True):
+            np.testing.assert_allclose(on_host(result), truth(inputs, causal)[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("passes", memory.PASSES)
+def test_the_peak_of_ours_is_the_formula_s(inputs, passes):
+    there = {name: cuda.to_device(array) for name, array in inputs.items()}
+    peaks = {each.name: each.peak(each.prepare) for each in contestants.attention(passes, there, False, None)}
+    for name, peak in peaks.items():
+        assert peak == memory.computed_bytes(name.partition("_")[0], passes, 16, 8, heads=2)
+
+
+def test_softmax_and_a_copy(rng):
+    x = rng.standard_normal((4, 8), np.float32)
+    entrants = contestants.softmax(cuda.to_device(x), None)
+    assert [each.name for each in entrants] == ["naive_softmax", "block_softmax", "online_softmax", "copy"]
+    for each in entrants:
+        (result,) = each.prepare()()
+        expected = {"y": reference.softmax(x), "x": x}[each.outputs[0]]
+        np.testing.assert_allclose(on_host(result), expected, atol=1e-6)
+        assert each.peak(each.prepare) == 2 * x.nbytes
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_pytorch_s_attention(inputs, section, causal):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.from_numpy(array)[None] for name, array in inputs.items()}
+    backend = torch.nn.attention.SDPBackend.MATH
+    call = contestants._TorchAttention(torch, backend, causal, tensors, section)()
+    for results in (call(), call()):  # and again
+        for name, result in zip(SECTIONS[section], results, strict=True):
+            np.testing.assert_allclose(on_host(result), truth(inputs, causal)[name], atol=1e-5)
+
+
+def test_products_stay_in_float32():
+    torch = pytest.importorskip("torch")
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        with contestants.in_float32(torch):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_without_pytorch_on_a_gpu():
+    if device.SIMULATED:
+        assert contestants.find_torch() is None
+    with contestants.in_float32(None):
+        pass
+
+
+@gpu_only
+@pytest.mark.parametrize("section", SECTIONS)
+def test_peers_on_a_gpu(inputs, section):
+    torch = contestants.find_torch() or pytest.skip("needs PyTorch with CUDA")
+    there = {name: cuda.to_device(array) for name, array in inputs.items()}
+    peers = [each for each in contestants.attention(section, there, True, torch) if each.name in contestants.PEERS]
+    assert [each.name for each in peers] == [contestants.EFFICIENT, contestants.MATH]
+    for each in peers:
+        for name, result in zip(each.outputs, each.prepare()(), strict=True):
+            np.testing.assert_allclose(on_host(result), truth(inputs, True)[name], atol=1e-4)
+        arrays = len(each.outputs) + (3 if section == "forward" else 4)
+        assert each.peak(each.prepare) >= arrays * inputs["q"].nbytes
