@@ -3,6 +3,7 @@
 # make test: the same, then lint, every test on every supported simulator (and a GPU if there is one), and the
 #   notebooks cell by cell (nbval)
 # make notebooks: execute the notebooks and keep the results, before a commit that touches them
+# make figure: remake the README's picture, and its table of the ladder, from notebooks/recorded/h200.json
 # make clean: remove what was installed and built
 
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
@@ -19,7 +20,7 @@ ELSEWHERE := $(PYTEST) --ignore tests/test_compile.py --ignore tests/test_torch.
 TORCH := torch==2.13.0$(if $(filter Darwin,$(shell uname)),,+cpu)
 TORCH_INDEX := --index-url https://download.pytorch.org/whl/cpu --timeout 10 --retries 1
 
-.PHONY: run test lint notebooks clean
+.PHONY: run test lint notebooks figure clean
 
 run: .venv/installed
 	$(BIN)/fa-numba run --output build
@@ -44,6 +45,9 @@ lint: .venv/tests-installed
 notebooks: .venv/installed
 	$(BIN)/fa-numba run --output build
 	for notebook in notebooks/*.ipynb; do cp "build/$$(basename "$$notebook")" notebooks/; done
+
+figure: .venv/installed
+	$(BIN)/python docs/front_page.py
 
 clean:
 	rm -rf .venv .venv-floors build

@@ -1,6 +1,7 @@
 """The ``fa-numba`` command."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -11,16 +12,23 @@ from fa_numba.folder import CannotRun
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
+        if stream is not None:  # closed
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know every letter of a message
     options = _parser().parse_args(arguments)
     try:
-        return options.action(options)
+        status = options.action(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
     except CannotRun as problem:
         print(f"fa-numba {options.command}: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("fa-numba: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read what we print has left; let Python's last flush go nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser() -> argparse.ArgumentParser:

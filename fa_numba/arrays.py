@@ -18,6 +18,9 @@ from numba import cuda, float32
 from fa_numba import ledger, pool, selection
 from fa_numba.device import SIMULATED, current_device, launch, require_gpu
 
+if SIMULATED:
+    from fa_numba import simulator
+
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _COPY_THREADS = 256
 _ALIGNMENT = 16  # bytes
@@ -164,8 +167,10 @@ def over_rows(x: Any, start: Callable[[Any, Any, Any], None]) -> Any:
 
 
 def log_sum_exp(m: Any, l: Any) -> Any:
-    """Return m + log(l), elementwise; -inf where l is 0."""
+    """Return m + log(l), elementwise; -inf where l is 0. ValueError unless m and l have the same shape."""
     call = Call(m=m, l=l)
+    if call.shapes["m"] != call.shapes["l"]:
+        raise ValueError(f"m has shape {call.shapes['m']}, l {call.shapes['l']}; they must have the same")
     with call:
         lse = call.empty("lse", call.shapes["m"])
         if lse.size > 0:
@@ -210,7 +215,10 @@ def copy_kernel(x, y):
 
 @dataclass(slots=True)
 class _Given:
-    """An input as it was given: a NumPy array, or what is known of a device array."""
+    """An input as it was given: a NumPy array, or what is known of a device array.
+
+    On the simulator, ``address`` counts from the start of the allocation, which a GPU would align.
+    """
 
     source: Any
     shape: tuple[int, ...]
@@ -245,7 +253,7 @@ def _given(name: str, value: Any) -> _Given:
         value = np.asarray(value)
         return _Given(value, value.shape, value.dtype)
     if _is_numba_array(value):
-        address = 0 if SIMULATED else value.device_ctypes_pointer.value or 0
+        address = simulator.offset_of(value) if SIMULATED else value.device_ctypes_pointer.value or 0
         return _Given(value, tuple(value.shape), value.dtype, tuple(value.strides), address)
     interface = None if SIMULATED else _interface(name, value)
     if interface is not None:

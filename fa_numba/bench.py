@@ -15,7 +15,7 @@ import numpy as np
 from numba import cuda
 from tqdm import tqdm
 
-from fa_numba import contestants, device, memory, recorded, reference, selection, stopwatch, timing
+from fa_numba import contestants, device, memory, pool, recorded, reference, selection, stopwatch, timing
 from fa_numba.contestants import PEERS, Contestant
 
 Row = dict[str, Any]
@@ -206,7 +206,7 @@ def measure(
     told = recorded.provenance("fa-numba bench --quick" if quick else "fa-numba bench")
     peers = "" if torch else "\nPyTorch with CUDA is not installed: our functions are measured alone."
     report(f"{recorded.Record(told, []).title()}{peers}")
-    cases = cases or (QUICK_CASES if quick else CASES)
+    cases = list(cases or (QUICK_CASES if quick else CASES))
     rows: list[Row] = []
     with contestants.in_float32(torch), tqdm(total=len(cases) + 1, unit="case", leave=False, disable=None) as progress:
         for case in cases:
@@ -327,8 +327,13 @@ def _check(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu:
 def _poison(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu: Any) -> None:
     """Leave NaN in the memory that outputs will get, lest one that writes nothing returns the last one's results."""
     shape = (case.heads, case.n, case.d) if isinstance(case, Attention) else (case.rows, case.n)
-    filled = [cuda.to_device(np.full(shape, np.nan, np.float32)) for _ in contestant.outputs]
-    del filled
+    nothing = np.full(shape, np.nan, np.float32)
+    ours = [pool.allocate(shape, nothing.dtype, 0) for _ in contestant.outputs]
+    for array in ours:
+        array.copy_to_device(nothing)
+    torch = contestants.find_torch()
+    theirs = [torch.from_numpy(nothing).cuda() for _ in contestant.outputs] if torch else []
+    del ours, theirs
     gpu.free()
 
 
@@ -353,8 +358,11 @@ def _measure_kernels(case: Attention, inputs: dict[str, Any], gpu: Any) -> list[
     ]
     rows = []
     for each in entrants:
-        call = each.prepare()
-        rounds = [_observed(call, gpu) for _ in range(1 + ROUNDS_BY_KERNEL)][1:]
+        try:
+            call = each.prepare()
+            rounds = [_observed(call, gpu) for _ in range(1 + ROUNDS_BY_KERNEL)][1:]
+        except Exception:  # its own row says what is wrong with it
+            continue
         equations = EQUATIONS.get(each.name, [launch.kernel for launch in rounds[0]])
         for order, (what, launches) in enumerate(zip(equations, zip(*rounds), strict=True)):
             names = {"kernel": launches[0].kernel, "what": what, "order": order}
@@ -379,9 +387,12 @@ def _measure_overhead(gpu: Any, torch: Any, report: Callable[[str], None]) -> li
     entrants = [*contestants.softmax(x, torch), *contestants.attention("forward", inputs, False, torch)]
     rows = []
     for each in entrants:
-        found = stopwatch.per_call(each.prepare(), gpu, calls=TINY_CALLS, batches=TINY_BATCHES)
         row = {"section": "overhead", "n": TINY, "contestant": each.name, "label": each.label or each.name}
-        rows.append({**row, "fault": None, **summary("us", found)})
+        try:
+            found = stopwatch.per_call(each.prepare(), gpu, calls=TINY_CALLS, batches=TINY_BATCHES)
+            rows.append({**row, "fault": None, **summary("us", found)})
+        except Exception as problem:
+            rows.append({**row, "fault": stopwatch.told(problem)})
     report(overhead_table(rows))
     return rows
 
@@ -432,7 +443,11 @@ def kernel_table(case: Attention, rows: list[Row]) -> str:
 def overhead_table(rows: list[Row]) -> str:
     """Return the times of tiny calls as lines of text."""
     cells = [["", "µs", "quartiles"]]
-    cells += [[row["label"], f"{row['us']:.1f}", f"{row['us_low']:.1f}–{row['us_high']:.1f}"] for row in rows]
+    for row in rows:
+        if row["fault"]:
+            cells.append([row["label"], "FAILED", row["fault"]])
+        else:
+            cells.append([row["label"], f"{row['us']:.1f}", f"{row['us_low']:.1f}–{row['us_high']:.1f}"])
     return "\n".join(["", f"overhead: a call of a tiny problem ({TINY}×{TINY}), by the host's clock", *_aligned(cells)])
 
 

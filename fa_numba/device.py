@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -126,11 +127,14 @@ def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, 
     if SIMULATED:
         with timing.watch(kernel, stream):
             configured(*arguments)
-    else:  # what calling `configured` does, without finding out the arguments' types a second time
+    else:
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
-        compiled = _prepare(kernel, types, math.prod(block), shared, current_device())
+        compiled = _prepare(kernel, types, math.prod(block), shared > 0, current_device())
         with timing.watch(kernel, stream):
-            compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
+            if compiled is None:
+                configured(*arguments)
+            else:  # what calling `configured` does, without finding out the arguments' types a second time
+                compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
@@ -173,31 +177,38 @@ def _is_host_array(arg: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)  # asking the driver takes longer than a launch
-def _prepare(kernel: Any, types: tuple, threads: int, shared: int, device: int) -> Any:
-    """Return the kernel compiled for these arguments, held to its own limits, its limit of shared memory raised."""
-    if types not in kernel.overloads:
-        kernel.compile(types)
-    compiled = kernel.overloads[types]
+def _prepare(kernel: Any, types: tuple, threads: int, dynamic_shared: bool, device: int) -> Any:
+    """Return the kernel compiled for these arguments, held to its own limits, its limit of shared memory raised.
+
+    None for a kernel of given signatures of which none is exactly this: Numba finds the one that fits.
+    """
+    if types in kernel.overloads:
+        compiled = kernel.overloads[types]
+    elif kernel.specialized or kernel._can_compile:
+        compiled = kernel.compile(types)  # of a kernel with one signature, that one
+    else:
+        return None
     if threads > compiled.max_threads_per_block:
         raise ValueError(
             f"{kernel.py_func.__name__} asks for {threads} threads in a block; the limit is "
             f"{compiled.max_threads_per_block}, since each thread needs {compiled.regs_per_thread} registers. "
             f"Use smaller blocks or smaller tiles."
         )
-    if shared + compiled.shared_mem_per_block > limits.STATIC_SHARED:
-        _allow_shared(compiled, shared, device)
+    if dynamic_shared:
+        _allow_shared(compiled, device)
     return compiled
 
 
-def _allow_shared(compiled: Any, shared: int, device: int) -> None:
-    """Ask the driver for more than 48 KiB of shared memory for a kernel; Numba never does."""
+def _allow_shared(compiled: Any, device: int) -> None:
+    """Let a kernel ask for as much dynamic shared memory as the device has for a block; Numba leaves it at 48 KiB."""
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     handle = compiled._codelibrary.get_cufunc().handle
-    (status,) = driver.cuKernelSetAttribute(attribute, shared, handle, driver.CUdevice(device))
+    most = _gpu_limits(device).shared_per_block - compiled.shared_mem_per_block
+    (status,) = driver.cuKernelSetAttribute(attribute, most, handle, driver.CUdevice(device))
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise ValueError(f"the driver refuses {shared} bytes of dynamic shared memory in a block: {status.name}")
+        raise ValueError(f"the driver refuses {most} bytes of dynamic shared memory in a block: {status.name}")
 
 
 def require_gpu() -> None:
@@ -226,4 +237,12 @@ def warn_if_slow(name: str, accesses: int) -> None:
     if SIMULATED and seconds > _SLOW_SECONDS:
         duration = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
         message = f"{name} will take about {duration} on the simulator. Use a smaller input, or a GPU."
-        warnings.warn(message, SlowSimulation, stacklevel=3)
+        warnings.warn(message, SlowSimulation, stacklevel=_frames_of_ours())
+
+
+def _frames_of_ours() -> int:
+    """Return the stack level at which the caller of the package stands, seen from :func:`warn_if_slow`."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    return level

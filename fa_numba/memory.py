@@ -1,5 +1,6 @@
 """The device memory that attention holds at its peak: counted by the ledger, or computed for longer lengths."""
 
+import bisect
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,12 @@ def computed_bytes(method: str, passes: str, n: int, d: int, heads: int = 1, ite
         Bytes of an element.
     """
     return heads * _ELEMENTS[method, passes](n, d) * itemsize
+
+
+def longest(method: str, passes: str, nbytes: int, d: int, heads: int = 1) -> int:
+    """Return the length up to which the peak, by formula, fits into a number of bytes; else as for computed_bytes."""
+    lengths = range(1, nbytes + 1)
+    return bisect.bisect_right(lengths, nbytes, key=lambda n: computed_bytes(method, passes, n, d, heads))
 
 
 def counted_bytes(method: str, passes: str, n: int, d: int, heads: int = 1, dtype: Any = np.float32) -> int:

@@ -45,6 +45,13 @@ def _line_with(text: str, lines: list[str], first: int) -> int:
     raise ValueError(f"no line from line {first + 1} on contains {text!r}")
 
 
+def show_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], words: int = 1) -> None:
+    """Show a table; its first columns, one or so many, hold words, the others numbers."""
+    aligned = ["---"] * words + ["---:"] * (len(columns) - words)
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, aligned, *rows)]
+    display(Markdown("\n".join(lines)))
+
+
 def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:
     """Print PASS if a result is as close to the truth as it should be; raise AssertionError with the error otherwise.
 

@@ -66,8 +66,10 @@ class View:
         return self
 
     def reshape(self, *shape: Any) -> View:
-        """Return the same memory in another shape, as many elements."""
+        """Return the same memory in another shape of as many elements; ValueError for another number of them."""
         shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
+        if math.prod(shape) != self.size:
+            raise ValueError(f"an array of shape {self.shape} has no view of shape {shape}")
         return View(self.ptr, shape, self.dtype, self.memory)
 
     def copy_to_device(self, array: np.ndarray) -> None:
@@ -116,7 +118,7 @@ def _from_pool(nbytes: int, stream: Any) -> Any:
     from cuda.bindings import driver
     from numba.cuda.cudadrv.driver import AutoFreePointer
 
-    pool, context = _pool(current_device())
+    pool, context, own_context = _pool(current_device())
     if pool is None:
         return None
     handle = 0 if stream == 0 else int(stream.handle)
@@ -126,7 +128,11 @@ def _from_pool(nbytes: int, stream: Any) -> Any:
 
     def release(stream: Any = stream) -> None:  # the stream lives as long as its memory
         _alive.pop(int(pointer), None)
-        driver.cuMemFreeAsync(pointer, handle)
+        driver.cuCtxPushCurrent(own_context)  # whoever drops an array may use another device, or none
+        (status,) = driver.cuMemFreeAsync(pointer, handle)
+        if status != driver.CUresult.CUDA_SUCCESS:  # a stream that is gone
+            driver.cuMemFree(pointer)
+        driver.cuCtxPopCurrent()
 
     memory = AutoFreePointer(context, pointer, nbytes, finalizer=release)
     _alive[int(pointer)] = memory
@@ -134,8 +140,8 @@ def _from_pool(nbytes: int, stream: Any) -> Any:
 
 
 @functools.cache
-def _pool(device: int) -> tuple[Any, Any]:
-    """Return our pool on a device, None if the device has none, and Numba's context there."""
+def _pool(device: int) -> tuple[Any, Any, Any]:
+    """Return our pool on a device, None if the device has none; Numba's context there, and the driver's."""
     from cuda.bindings import driver
 
     properties = driver.CUmemPoolProps()
@@ -144,7 +150,8 @@ def _pool(device: int) -> tuple[Any, Any]:
     properties.location.id = device
     status, pool = driver.cuMemPoolCreate(properties)
     if status != driver.CUresult.CUDA_SUCCESS:
-        return None, None
+        return None, None, None
     kept = driver.cuuint64_t(int(cuda.current_context().get_memory_info().total * KEPT))
     driver.cuMemPoolSetAttribute(pool, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, kept)
-    return pool, weakref.proxy(cuda.current_context())
+    (_, handle), context = driver.cuCtxGetCurrent(), cuda.current_context()
+    return pool, weakref.proxy(context), handle

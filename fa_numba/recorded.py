@@ -43,6 +43,8 @@ from numba import cuda
 import fa_numba
 
 SCHEMA = 1
+_TITLED = ("device", "driver", "numba", "date")  # what a title says
+_NAMED = {"section", "contestant", "fault"}  # what every row has
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch")
 UNKNOWN = "unknown"
 
@@ -114,13 +116,18 @@ def load(path: Path | str) -> Record:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}; `fa-numba bench` writes such a file") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadRecord(f"{path} is not JSON; `fa-numba bench` writes such a file") from None
     if not isinstance(content, dict) or "schema" not in content:
         raise BadRecord(f"{path} holds no measurements of `fa-numba bench`: it has no schema")
     if content["schema"] != SCHEMA:
-        raise BadRecord(f"{path} has schema {content['schema']}; this fa_numba reads {SCHEMA}. Measure again.")
-    return Record(content["provenance"], content["rows"])
+        raise BadRecord(f"{path} has schema {content['schema']!r}; this fa_numba reads {SCHEMA}. Measure again.")
+    provenance, rows = content.get("provenance"), content.get("rows")
+    if not isinstance(provenance, dict) or not all(isinstance(provenance.get(name), str) for name in _TITLED):
+        raise BadRecord(f"{path} does not say what was measured on; its provenance needs {', '.join(_TITLED)}")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= _NAMED for row in rows):
+        raise BadRecord(f"{path} has rows without {', '.join(sorted(_NAMED))}")
+    return Record(provenance, rows)
 
 
 def provenance(command: str) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def _for_query_heads(q: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
 def _sum_groups(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if gradient.shape == shape:
         return gradient
-    return gradient.reshape(*shape[:-2], -1, *shape[-2:]).sum(axis=-3)
+    group = gradient.shape[-3] // max(1, shape[-3])
+    return gradient.reshape(*shape[:-2], group, *shape[-2:]).sum(axis=-3)
 
 
 def _scale(q: np.ndarray, scale: float | None) -> float:

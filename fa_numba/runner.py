@@ -3,6 +3,7 @@
 import asyncio
 import html
 import logging
+import re
 import tempfile
 import time
 import warnings
@@ -18,6 +19,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from nbconvert.filters import strip_ansi
+from nbformat.v4 import new_markdown_cell, new_notebook
 from tqdm import tqdm
 
 from fa_numba.folder import CannotRun, replace, require_writable
@@ -26,10 +28,12 @@ _NO_TEXT = 'alt="No description has been provided for this image"'  # as nbconve
 # The kernels are shown as Markdown output, to which nbconvert gives the font of running text.
 _KERNEL_STYLE = """<style>
 .jp-RenderedMarkdown.jp-OutputArea-output pre { font-family: var(--jp-code-font-family, monospace) !important;
-  background: var(--jp-cell-editor-background, #f5f5f5); padding: 0.6em 0.8em; overflow-x: auto; }
+  font-size: 12px; word-break: normal; background: var(--jp-cell-editor-background, #f5f5f5); padding: 0.6em 0.8em; }
 .jp-RenderedMarkdown.jp-OutputArea-output pre * { font-family: inherit !important; }
 </style>"""
+_LINK = re.compile(r'href="(\w+)\.(?:ipynb|md)(#[\w-]*)?"')  # to a neighbour, of which there is a page
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+GLOSSARY = "glossary.md"  # beside the notebooks, which link to it
 
 
 class ThisPythonSpec(KernelSpecManager):
@@ -73,11 +77,13 @@ def run(paths: list[Path], output: Path) -> int:
     Raises
     ------
     CannotRun
-        If a notebook cannot be read or the folder not written, before anything is executed.
+        If a notebook or the glossary beside it cannot be read, or the folder not written, before anything is executed.
     """
     _require_own_names(paths, output)
     notebooks = [(path, _read(path)) for path in paths]
     require_writable(output)
+    for folder in dict.fromkeys(path.parent for path in paths):
+        _copy_glossary(folder, output)
     failures = 0
     for path, notebook in notebooks:
         start = time.perf_counter()
@@ -94,6 +100,20 @@ def run(paths: list[Path], output: Path) -> int:
             print(problem)
         failures += problem is not None
     return 1 if failures else 0
+
+
+def _copy_glossary(folder: Path, output: Path) -> None:
+    """Write the glossary that lies beside notebooks, if there is one, and its page."""
+    glossary = folder / GLOSSARY
+    if not glossary.is_file():
+        return
+    try:
+        text = glossary.read_text(encoding="utf-8")
+        page = _html(new_notebook(cells=[new_markdown_cell(text)]), glossary.stem)
+        replace(output / GLOSSARY, text.encode())
+        replace((output / GLOSSARY).with_suffix(".html"), page.encode())
+    except (OSError, UnicodeError) as error:
+        raise CannotRun(f"{glossary} cannot be copied to {output}: {error}") from None
 
 
 def _keep_part(path: Path, notebook: nbformat.NotebookNode, output: Path) -> str:
@@ -204,6 +224,7 @@ def _html(notebook: nbformat.NotebookNode, title: str) -> str:
     exporter.log.setLevel(logging.ERROR)  # it warns of the missing texts
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
     page = page.replace("</head>", _KERNEL_STYLE + "</head>", 1)
+    page = _LINK.sub(r'href="\1.html\2"', page)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):

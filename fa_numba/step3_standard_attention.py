@@ -153,11 +153,12 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
         s = call.empty("s", posed.shape_p)
         p = call.empty("p", posed.shape_p)
         heads = {name: posed.by_head(name, array) for name, array in (*call.items(), ("o", o), ("s", s), ("p", p))}
-        _multiply(
-            call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale
-        )  # S = Q K^T scale
-        _start_rows(call, posed, row_softmax_kernel, heads["s"], heads["p"])  # P = softmax(S)
-        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1)  # O = P V
+        # S = Q K^T scale
+        _multiply(call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale)
+        # P = softmax(S)
+        _start_rows(call, posed, row_softmax_kernel, heads["s"], heads["p"])
+        # O = P V
+        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1)
         return StandardOutput(call.result(o), call.result(p))
 
 
@@ -199,10 +200,14 @@ def standard_attention_backward(
         dp, ds = call.empty("dp", posed.shape_p), call.empty("ds", posed.shape_p)
         made = (("dq", dq), ("dk", dk), ("dv", dv), ("dp", dp), ("ds", ds))
         heads = {name: posed.by_head(name, array) for name, array in (*call.items(), *made)}
-        _multiply(call, posed, heads["p"], heads["do"], heads["dv"], transpose_a=True, triangle=-1)  # dV = P^T dO
-        _multiply(call, posed, heads["do"], heads["v"], heads["dp"], transpose_b=True)  # dP = dO V^T
-        _start_rows(call, posed, row_gradient_kernel, heads["p"], heads["dp"], heads["ds"])  # dS = P (dP - delta)
-        _multiply(call, posed, heads["ds"], heads["k"], heads["dq"], triangle=1, factor=posed.scale)  # dQ = dS K scale
+        # dV = P^T dO
+        _multiply(call, posed, heads["p"], heads["do"], heads["dv"], transpose_a=True, triangle=-1)
+        # dP = dO V^T
+        _multiply(call, posed, heads["do"], heads["v"], heads["dp"], transpose_b=True)
+        # dS = P (dP - delta)
+        _start_rows(call, posed, row_gradient_kernel, heads["p"], heads["dp"], heads["ds"])
+        # dQ = dS K scale
+        _multiply(call, posed, heads["ds"], heads["k"], heads["dq"], triangle=1, factor=posed.scale)
         # dK = dS^T Q scale
         _multiply(call, posed, heads["ds"], heads["q"], heads["dk"], transpose_a=True, triangle=-1, factor=posed.scale)
         return call.result(dq), call.result(dk), call.result(dv)

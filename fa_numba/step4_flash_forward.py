@@ -248,13 +248,18 @@ def choose_blocks(
     fitting = _fitting_blocks(posed.d, posed.d_v, dtype.itemsize, elements, limit)
     if not fitting:
         raise ValueError(f"head dims {posed.d} and {posed.d_v} in {dtype} need more shared memory than {limit} bytes")
-    asked = [pair for pair in fitting if all(given in (None, size) for given, size in zip((block_q, block_k), pair))]
-    if not asked or any(isinstance(given, (bool, float)) for given in (block_q, block_k)):
+    whole = all(given is None or _is_whole(given) for given in (block_q, block_k))
+    asked = [pair for pair in fitting if whole and all(g in (None, n) for g, n in zip((block_q, block_k), pair))]
+    if not asked:
         raise ValueError(
             f"block_q={block_q!r}, block_k={block_k!r} do not fit; (block_q, block_k) can be {list(fitting)}"
         )
     squares = [pair for pair in asked if pair[0] == pair[1] <= max(16, padded(max(posed.d, posed.d_v), BLOCKS[0]))]
     return squares[-1] if squares else asked[0]
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
 @functools.cache

@@ -41,7 +41,13 @@ def flash_attention(
 class _FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> torch.Tensor:
-        arrays = [_as_array(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v))]
+        given = {"q": q, "k": k, "v": v}
+        for name, tensor in given.items():
+            _require_place(name, tensor)
+        if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in given.values()):
+            dtypes = ", ".join(f"{name} {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in given.items())
+            raise TypeError(f"dtypes given: {dtypes}; taken: float32 or float64 for all")
+        arrays = [_as_array(name, tensor) for name, tensor in given.items()]
         o, m, l = (_as_tensor(array, q) for array in flash_forward(*arrays, causal=causal, scale=scale))
         ctx.save_for_backward(q, k, v, o, m, l)
         ctx.options = {"causal": causal, "scale": scale}
@@ -66,13 +72,19 @@ class _FlashGradients(torch.autograd.Function):
         raise RuntimeError("flash_attention can be differentiated once, not twice")
 
 
-def _as_array(name: str, tensor: Any) -> Any:
-    """Return what our functions take: NumPy on the simulator, the tensor itself on a GPU."""
+def _require_place(name: str, tensor: Any) -> None:
     wanted = "cpu" if SIMULATED else "cuda"
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != wanted:
         given = f"on {tensor.device}" if isinstance(tensor, torch.Tensor) else f"a {type(tensor).__name__}"
         raise TypeError(f"{name} is {given}; it must be a tensor on {wanted}, where the kernels run")
-    tensor = tensor.detach()
+
+
+def _as_array(name: str, tensor: Any) -> Any:
+    """Return what our functions take: NumPy on the simulator, the tensor itself on a GPU."""
+    _require_place(name, tensor)
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} has layout {tensor.layout}; it must be a dense (strided) tensor")
+    tensor = tensor.detach().resolve_neg()  # a view of an imaginary part may be stored with the other sign
     return tensor.numpy() if SIMULATED else tensor
 
 

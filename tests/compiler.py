@@ -61,6 +61,7 @@ def forms():
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
     from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax
     from fa_numba.stopwatch import busy_kernel
+    from fa_numba.walk import flash_row_kernel, softmax_steps_kernel
 
     vector = types.Array(float32, 1, "C")
     yield "busy_kernel float32", busy_kernel, (vector, vector, types.int64)
@@ -71,6 +72,7 @@ def forms():
             for threads, width in ((32, 1), (64, 4), (256, 4)) if dtype is float32 else ((64, 1),):
                 kernel = make_kernel(threads, width, dtype)
                 yield f"{kernel.py_func.__name__} {threads} {width} {dtype}", kernel, (matrix, matrix)
+        yield f"softmax_steps_kernel {dtype}", softmax_steps_kernel, (vector, types.int64, matrix)
         yield f"copy_kernel {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), vector)
         yield f"log_sum_exp_kernel {dtype}", log_sum_exp_kernel, (vector, vector, vector)
         yield f"zero_kernel {dtype}", zero_kernel, (vector,)
@@ -82,6 +84,8 @@ def forms():
             numbers = (dtype, *[types.int64] * 4)
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)
+        walked = (*[matrix] * 3, types.int64, types.int64, dtype, matrix, vector, vector, matrix, vector, matrix)
+        yield f"flash_row_kernel {dtype}", flash_row_kernel, walked
         rows = (heads, heads, heads, heads, matrix, matrix)
         numbers = (dtype, types.int64, types.int64)
         for form in _tiles(dtype, float32):

@@ -7,7 +7,7 @@ import pytest
 from conftest import gpu_only, simulator_only
 from numba import cuda
 
-from fa_numba import naive_softmax
+from fa_numba import block_softmax, flash_forward, naive_softmax, online_softmax
 from fa_numba.arrays import Call, copy_kernel
 from fa_numba.device import SIMULATED, launch
 
@@ -298,3 +298,14 @@ def test_inputs_on_a_second_gpu(x):
     np.testing.assert_array_equal(naive_softmax(second).copy_to_host(), softmax(x))
     with pytest.raises(ValueError, match="the inputs are on different devices: q on device 0, k on device 1"):
         Call(q=first, k=second).__enter__()
+
+
+def test_a_view_that_starts_between_multiples_of_16_bytes(rng):
+    """Kernels load four elements at once only where that is allowed."""
+    flat = cuda.to_device(rng.standard_normal(1 + 3 * 8 * 4).astype(np.float32))
+    x = flat[1:].reshape(3, 8, 4)
+    for function in (block_softmax, online_softmax):
+        np.testing.assert_array_equal(function(x).copy_to_host(), function(x.copy_to_host()))
+    o = flash_forward(x, x, x, block_q=8, block_k=8).o.copy_to_host()
+    host = x.copy_to_host()
+    np.testing.assert_array_equal(o, flash_forward(host, host, host, block_q=8, block_k=8).o)

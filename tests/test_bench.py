@@ -246,7 +246,7 @@ def test_a_whole_bench_with_made_up_times(small, tmp_path):
 @pytest.mark.parametrize(("fault", "status"), [(None, 0), ("wrong: off by 1", 1)])
 def test_the_exit_status_and_the_file(monkeypatch, tmp_path, capsys, fault, status):
     told = {"device": "GPU", "driver": "1", "numba": "2", "date": "2026-01-02T"}
-    record = recorded.Record(told, [{"section": "softmax", "fault": fault}])
+    record = recorded.Record(told, [{"section": "softmax", "contestant": "us", "fault": fault}])
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
     monkeypatch.setattr(bench, "measure", lambda **options: options["report"]("a table") or record)
     path = tmp_path / "deep" / "bench.json"

@@ -252,3 +252,30 @@ def test_launches_on_a_stream():
     y = cuda.device_array(8, np.float32, stream=stream)
     launch(scale_kernel, 1, 8, x, y, np.float32(2), stream=stream)
     np.testing.assert_array_equal(y.copy_to_host(stream=stream), 2 * np.arange(8))
+
+
+@gpu_only
+def test_dynamic_shared_memory_may_grow_and_shrink_between_launches():
+    out = np.zeros(1, np.float32)
+    for nbytes in (60_000, 50_000, 60_000, 4):
+        launch(last_of_dynamic_kernel, 1, 1, nbytes // 4 - 1, out, shared=nbytes)
+        assert out[0] == nbytes // 4 - 1
+        out[0] = 0
+
+
+@cuda.jit
+def last_of_dynamic_kernel(last, out):
+    memory = cuda.shared.array(0, float32)
+    memory[last] = last
+    out[0] = memory[last]
+
+
+@pytest.mark.parametrize("signatures", ["void(float32[:])", ["void(float32[:])", "void(float64[:])"]], ids=["1", "2"])
+def test_a_kernel_of_given_signatures(signatures):
+    @cuda.jit(signatures)
+    def one_kernel(x):
+        x[0] = 1
+
+    x = np.zeros(3, np.float32)
+    launch(one_kernel, 1, 1, x)
+    assert x[0] == 1

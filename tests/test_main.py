@@ -1,6 +1,8 @@
 """The command: what it prints, what it writes, and how it ends."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,6 +120,26 @@ def test_run_goes_on_when_a_result_cannot_be_written(write_notebook, tmp_path, c
     assert "two.ipynb: done in" in printed.out
     assert "Traceback" not in printed.err
     assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_run_leaves_the_glossary_beside_the_pages_that_link_to_it(tmp_path):
+    text = "[a warp](glossary.md#warp), [02](two.ipynb), [the code](../README.md), [a page](https://example.org/x.md#y)"
+    nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), tmp_path / "one.ipynb")
+    (tmp_path / "glossary.md").write_text("# Words\n\n### shared memory\n\nIn [01](one.ipynb).\n")
+    out = tmp_path / "out"
+    assert main(["run", str(tmp_path / "one.ipynb"), "--output", str(out)]) == 0
+    assert (out / "glossary.md").read_bytes() == (tmp_path / "glossary.md").read_bytes()
+    links = set(re.findall(r'<a [^>]*href="([^"]+)"', (out / "one.html").read_text()))
+    assert links == {"glossary.html#warp", "two.html", "../README.md", "https://example.org/x.md#y"}
+    page = (out / "glossary.html").read_text()
+    assert 'id="shared-memory"' in page and 'href="one.html"' in page
+
+
+def test_run_refuses_a_glossary_that_is_no_text(write_notebook, tmp_path, capfd):
+    (tmp_path / "glossary.md").write_bytes(b"\xff\xfe")
+    assert main(["run", write_notebook("one.ipynb", "print(1)"), "--output", str(tmp_path / "out")]) == 2
+    assert "glossary.md cannot be copied" in capfd.readouterr().err
+    assert not (tmp_path / "out" / "one.ipynb").exists()
 
 
 def test_run_puts_the_alternative_text_on_the_page(write_notebook, tmp_path):
@@ -342,3 +364,10 @@ def test_the_installed_command_takes_arguments_and_returns_a_status(tmp_path):
     finished = through_the_door("memory", "--output", str(tmp_path / "file"), FA_NUMBA_DEVICE="simulator")
     assert finished.returncode == 2
     assert finished.stderr.startswith("fa-numba memory: the output folder ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="about pipes of POSIX shells")
+def test_a_reader_who_leaves_early_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m fa_numba doctor | true"
+    finished = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert (finished.returncode, finished.stderr) == (0, "")

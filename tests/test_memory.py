@@ -35,6 +35,15 @@ def test_standard_grows_with_the_square_of_the_length_and_flash_with_the_length(
         assert flash[1] / flash[0] == 2
 
 
+@pytest.mark.parametrize("method", memory.METHODS)
+@pytest.mark.parametrize("heads", [1, 32])
+def test_the_longest_fits_and_one_more_does_not(method, heads):
+    n = memory.longest(method, "forward+backward", 16 * 10**9, 64, heads)
+    fits, too_long = (memory.computed_bytes(method, "forward+backward", each, 64, heads) for each in (n, n + 1))
+    assert fits <= 16 * 10**9 < too_long
+    assert memory.longest(method, "forward", 10, 64) == 0
+
+
 def test_the_figures_of_the_texts():
     """One head of 4096 keys, 64 wide: 134 MB of s and p; flash holds 4 matrices and two numbers a row."""
     assert memory.computed_bytes("standard", "forward", 4096, 64) - 4 * 4096 * 64 * 4 == 2 * 4096**2 * 4

@@ -59,6 +59,17 @@ def test_show_source_of_a_piece(monkeypatch):
         notebook.show_source(naive_softmax_kernel, "@cuda.jit", "@cuda.jit")
 
 
+def test_a_table_has_its_numbers_on_the_right(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda markdown: shown.append(markdown.data))
+    notebook.show_table(("step", "ms"), [("one", "1.5"), ("two", "20")])
+    notebook.show_table(("step", "idea", "ms"), [("one", "tiles", "1.5")], words=2)
+    assert shown == [
+        "| step | ms |\n| --- | ---: |\n| one | 1.5 |\n| two | 20 |",
+        "| step | idea | ms |\n| --- | --- | ---: |\n| one | tiles | 1.5 |",
+    ]
+
+
 def test_where_names_the_device(capsys):
     notebook.where()
     assert capsys.readouterr().out == f"Running on {device.describe()}.\n"

@@ -7,6 +7,8 @@ import pytest
 from conftest import ROOT
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from fa_numba import recorded
+
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 FORBIDDEN = {
     "an absolute path": r"(?<![\w:/.])/(?:home|root|tmp|work|Users)/\w",
@@ -62,6 +64,23 @@ def test_a_notebook_is_as_it_was_executed(path):
     assert notebook.metadata.kernelspec.name == "python3"
 
 
+def test_what_notebook_03_says_of_its_times_is_what_the_record_says():
+    record = recorded.load(ROOT / "notebooks" / "recorded" / "h200.json")
+    size = {"n": 4096, "d": 64}
+    shares, totals = {}, {}
+    for heads, causal in ((32, False), (1, False), (32, True)):
+        case = {"section": "kernels", "contestant": "standard_attention", "heads": heads, "causal": causal, **size}
+        times = [row["ms"] for row in record.select(**case)]
+        assert len(times) == 3
+        totals[heads, causal] = sum(times)
+        shares[heads, causal] = (times[0] + times[2]) / sum(times)
+    assert abs(shares[32, False] - 0.85) < 0.05  # much like the article's
+    assert totals[32, True] > 1.1 * totals[32, False]  # a causal mask makes it slower
+    case = {"section": "forward", "heads": 32, "causal": False, **size}
+    math = record.one(contestant="torch MATH", **case)["ms"]
+    assert math < 0.6 * record.one(contestant="standard_attention", **case)["ms"]  # well ahead
+
+
 def test_the_series_is_there():
     assert [path.stem for path in PATHS] == [
         "01_naive_softmax",
@@ -109,3 +128,28 @@ def test_notebooks_hold_no_copy_of_a_kernel():
     for path in PATHS:
         notebook = nbformat.read(path, as_version=4)
         assert not any("@cuda.jit" in cell.source for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_the_record_is_as_notebooks_01_and_02_say():
+    """The prose speaks of the softmaxes that were measured; a new record may need new prose."""
+    record = recorded.load(ROOT / "notebooks" / "recorded" / "h200.json")
+    rows = record.select(section="softmax")
+    measured = {(row["rows"], row["contestant"]): row for row in rows}
+    gbs = {key: row["gbs"] for key, row in measured.items()}
+    sizes = {row["rows"]: row["n"] for row in rows}
+    steps = {count: measured[count, "naive_softmax"]["ms"] * 1e6 / (3 * n) for count, n in sizes.items()}
+    assert max(steps[1024], steps[4096], steps[8192]) < 1.1 * min(steps[1024], steps[4096], steps[8192])
+    assert steps[65536] > 2 * steps[8192]
+    assert max(sizes, key=lambda count: gbs[count, "naive_softmax"]) == 65536
+    assert all(gbs[row["rows"], "naive_softmax"] <= row["gbs"] for row in rows)
+    in_that_time = measured[8192, "naive_softmax"]["ms"] * 1e6 * gbs[8192, "copy"]  # bytes
+    assert in_that_time > 4 * 32 * 8192 * 4096
+    for count, contestant, share in (
+        (4096, "block_softmax", 8 / 16),
+        (4096, "online_softmax", 8 / 12),
+        (8192, "block_softmax", 0.88),
+        (8192, "online_softmax", 0.88),
+    ):
+        assert gbs[count, contestant] / gbs[count, "copy"] == pytest.approx(share, abs=0.03)
+    assert gbs[65536, "online_softmax"] < min(gbs[65536, "block_softmax"], gbs[65536, "torch.softmax"])
+    assert gbs[4096, "online_softmax"] > 1.2 * gbs[4096, "block_softmax"]

@@ -10,6 +10,7 @@ import pytest
 
 from fa_numba import memory, plots, recorded, reference
 from fa_numba.plots import measured, style
+from fa_numba.walk import FlashStep
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +54,69 @@ def test_butterfly_doubles_the_lanes_that_know_the_maximum():
     assert {abs(int(np.diff(line.get_xdata())[0])) for line in axes.lines} == {0, 16, 8, 4, 2, 1}
 
 
-def test_running_softmax_ends_at_the_softmax_of_the_row_and_marks_each_new_maximum():
-    row = np.array([0.5, 2, 1, 3, 3, -1, 4], np.float32)
-    figure = plots.running_softmax(row)
-    above, below = figure.axes
-    scores, m = above.lines[:2]
-    np.testing.assert_array_equal(scores.get_ydata(), row)
-    np.testing.assert_array_equal(m.get_ydata(), [0.5, 2, 2, 3, 3, 3, 4])
-    assert below.lines[0].get_ydata()[-1] == pytest.approx(np.exp(row.astype(np.float64) - 4).sum())
+def test_running_softmax_marks_each_new_maximum():
+    row, m = [0.5, 2, 1, 3, 3, -1, 4], [0.5, 2, 2, 3, 3, 3, 4]
+    l = [1, 1.25, 1.5, 1.25, 2.25, 2.5, 1.75]
+    above, below = plots.running_softmax(row, m, l).axes
+    for line, numbers in zip((*above.lines[:2], below.lines[0]), (row, m, l)):
+        np.testing.assert_array_equal(line.get_ydata(), numbers)
     for axes in (above, below):
         np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [1, 3, 6])  # a tie repairs nothing
+    np.testing.assert_array_equal(below.lines[-1].get_ydata(), [1.25, 1.25, 1.75])
     assert above.get_title(loc="left") == "7 elements, 3 repairs of the sum"
 
 
 def test_running_softmax_takes_a_row_without_a_repair():
-    below = plots.running_softmax(np.array([1.0, 0.0])).axes[1]
+    below = plots.running_softmax([1.0, 0.0], [1.0, 1.0], [1.0, 1.4]).axes[1]
     assert len(below.lines[-1].get_xdata()) == 0
+
+
+def test_thread_hierarchy_opens_a_grid_a_block_and_a_warp():
+    (axes,) = plots.thread_hierarchy(4, 256).axes
+    rows = {}
+    for box in axes.patches:
+        rows.setdefault(box.get_y(), []).append(box.get_width())
+    assert [len(widths) for widths in rows.values()] == [4, 8, 32]
+    assert all(sum(widths) == pytest.approx(1) for widths in rows.values())
+    assert {"grid", "block 0", "block 3", "warp 0", "warp 7", "31"} <= texts(axes)
+    assert axes.get_title(loc="left") == "1,024 threads: 4 blocks of 8 warps of 32 lanes"
+
+
+def test_busy_multiprocessors_have_a_block():
+    figure = plots.busy_multiprocessors({"few": 4, "many": 1000}, 132)
+    blue = matplotlib.colors.to_rgba(style.BLUE)
+    busy = [sum(box.get_facecolor() == blue for box in axes.patches) for axes in figure.axes]
+    assert busy == [4, 132]
+    assert [len(axes.patches) for axes in figure.axes] == [132, 132]
+    assert figure.axes[1].get_title(loc="left") == "many: 132 of 132 have work"
+    assert figure.get_suptitle() == "128 of 132 multiprocessors have nothing to do"
+
+
+def test_merge_tree_ends_at_the_pair_of_the_row():
+    row = np.array([0.3, 1.2, 2.1, 0.4, -0.5, 1.0, 1.5, 2.9])
+    (axes,) = plots.merge_tree(row).axes
+    pairs = [text.get_text() for text in axes.texts if "$m$" in text.get_text()]
+    assert len(pairs) == 4 + 2 + 1
+    assert pairs[0] == f"$m$ = 1.20\n$l$ = {1 + np.exp(-0.9):.2f}"
+    assert pairs[-1] == f"$m$ = 2.90\n$l$ = {np.exp(row - 2.9).sum():.2f}"
+    factors = [text.get_text() for text in axes.texts if text.get_text().startswith("×")]
+    assert factors == [f"× {np.exp(-0.9):.2g}", "× 1", f"× {np.exp(-1.9):.2g}", "× 1", f"× {np.exp(-0.8):.2g}", "× 1"]
+    assert len(axes.lines) == 6
+    assert {"0.3  1.2", "1.5  2.9"} <= texts(axes)
+
+
+def test_errors_by_scale_mark_where_a_result_is_lost():
+    scales = np.array([1.0, 10, 100, 1000])
+    errors = {"safe": np.array([1e-8, 2e-8, 3e-8, 4e-8]), "unsafe": np.array([1e-8, 1e-8, np.nan, np.nan])}
+    (axes,) = plots.errors_by_scale(scales, errors, "title", "error").axes
+    lines = {line.get_label(): line for line in axes.lines}
+    for name, error in errors.items():
+        np.testing.assert_array_equal(lines[name].get_xdata(), scales)
+        np.testing.assert_array_equal(lines[name].get_ydata(), error)
+    (span,) = axes.patches
+    assert (span.get_x(), span.get_width()) == (100, 900)
+    assert "unsafe: NaN" in texts(axes)
+    assert lines["unsafe"].get_color() == style.ORANGE
 
 
 def test_mask_shows_query_0_on_top():
@@ -107,6 +155,47 @@ def test_the_online_walk_shows_what_is_kept_and_what_is_new():
         assert f"{value[2]:.2f}" in [text.get_text() for text in axes.texts]
 
 
+def test_streaming_tiles_show_what_is_where_and_the_numbers_of_one_step():
+    before = FlashStep(np.zeros(2), 1.0, 0.0, np.ones(2), 2.0, np.array([3.0]))
+    after = FlashStep(np.zeros(2), 2.0, 0.5, np.ones(2), 4.0, np.array([5.5]))
+    axes = plots.streaming_tiles([before, after, after], at=1, blocks=4, own=2).axes[0]
+    written = [text.get_text() for text in axes.texts]
+    assert "m:  1.0 → 2.0" in written
+    assert "l:  0.50 · 2.00 + 3.00 = 4.00" in written
+    assert "acc:  0.50 · 3.00 + 4.00 = 5.50" in written
+    by_colour = {}
+    for patch in axes.patches[:-4]:  # the last four explain the others
+        by_colour.setdefault(patch.get_facecolor(), []).append(patch)
+    shared, registers = (by_colour[matplotlib.colors.to_rgba(colour)] for colour in (style.ORANGE, style.FLASH))
+    assert (len(shared), len(registers)) == (4, 2)  # q, k, v, p; s, acc
+    assert len(by_colour[matplotlib.colors.to_rgba("white")]) == 4 * 3
+
+
+def test_error_growth_marks_where_the_naive_formula_ends():
+    logits = np.array([1.0, 10.0, 100.0, 1000.0])
+    errors = {
+        "naive": np.array([1e-7, 1e-6, np.nan, np.nan]),
+        "standard": np.array([1e-7, 2e-6, 1e-5, 1e-4]),
+        "flash": np.array([2e-7, 1e-6, 2e-5, 1e-4]),
+    }
+    axes = plots.error_growth(logits, errors).axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    for name, values in errors.items():
+        np.testing.assert_array_equal(lines[name].get_ydata(), values)
+    end = axes.lines[-1]
+    assert (end.get_xdata()[0], end.get_ydata()[0]) == (10.0, 1e-6)
+    assert "naive: NaN beyond 88.7" in texts(axes)
+    np.testing.assert_allclose(axes.lines[0].get_ydata()[0], 2.0**-24)  # half the step of float32 at 1
+
+
+def test_requested_traffic_lies_between_its_bounds():
+    axes = plots.requested_traffic({8: 2_000_000_000, 16: 1_000_000_000}, 4_000_000, 500_000_000, "title").axes[0]
+    requested, scores, footprint = axes.lines
+    np.testing.assert_array_equal(requested.get_ydata(), [2000, 1000])
+    assert (scores.get_ydata()[0], footprint.get_ydata()[0]) == (500, 4)
+    assert {"2,000 MB", "1,000 MB", "footprint of flash: 4.0 MB"} <= texts(axes)
+
+
 def test_causal_tiles_are_those_with_a_visible_key():
     axes = plots.causal_tiles(64, 16).axes[0]
     see = reference.visible(64, 64, causal=True).reshape(4, 16, 4, 16).sum(axis=(1, 3))
@@ -129,6 +218,60 @@ def test_backward_sweeps_visit_a_column_and_a_row():
         assert [numbers[n] for n in "123"] == [(x + 0.5, y + 0.5) for x, y in sorted(owned)]
 
 
+def rectangles(axes, colour):
+    return {
+        patch.get_bbox().bounds for patch in axes.patches if patch.get_facecolor() == matplotlib.colors.to_rgba(colour)
+    }
+
+
+def test_attention_shapes_are_to_scale():
+    figure = plots.attention_shapes(512, 64)
+    (axes,) = figure.axes
+    squares, thin = rectangles(axes, style.STANDARD), rectangles(axes, style.BLUE)
+    np.testing.assert_allclose([bounds[2:] for bounds in squares], np.ones((2, 2)))
+    np.testing.assert_allclose(sorted(bounds[2:] for bounds in thin), [(1 / 8, 1)] * 3 + [(1, 1 / 8)])
+    assert "S = QKᵀ · scale\n1.05 MB" in texts(axes)
+    assert any("131 kB each" in text for text in texts(axes))
+
+
+def test_product_steps_pair_the_tiles_that_are_multiplied():
+    (axes,) = plots.product_steps((3, 2), 4, (2, 1), ("A", "B", "C = A B")).axes
+    assert rectangles(axes, style.STANDARD) == {(1, 2, 1, 1)}
+    for step in range(4):
+        places = [text.get_position() for text in axes.texts if text.get_text() == str(step + 1)]
+        colours = {
+            patch.get_facecolor()
+            for patch in axes.patches
+            for x, y in places
+            if patch.contains_point(axes.transData.transform((x, y)))
+        }
+        assert len(places) == 2
+        assert places[0][1] == 2.5  # the block's row of A
+        assert places[1][0] == 1.5  # and its column of B
+        assert len(colours - {matplotlib.colors.to_rgba("#EEEEEE")}) == 1
+    assert axes.get_title(loc="left") == "A block adds up its tile of C in 4 steps along k"
+
+
+def test_register_tile_marks_the_rows_that_a_thread_owns():
+    (axes,) = plots.register_tile(16, 8, 4, (1, 2)).axes
+    a_tile, b_tile, c_tile = (
+        mesh.get_array().reshape(shape) for mesh, shape in zip(axes.collections, ((16, 8), (8, 16), (16, 16)))
+    )
+    assert set(a_tile.any(axis=1).nonzero()[0]) == {2, 6, 10, 14}
+    assert set(b_tile.any(axis=0).nonzero()[0]) == {1, 5, 9, 13}
+    assert (a_tile == 2).sum() == (b_tile == 2).sum() == 16
+    np.testing.assert_array_equal(c_tile > 0, np.outer(a_tile.any(axis=1), b_tile.any(axis=0)))
+    assert "64 products" in texts(axes)
+
+
+def test_softmax_jacobian_shows_the_derivative():
+    p = np.array([0.5, 0.3, 0.2])
+    (axes,) = plots.softmax_jacobian(p).axes
+    shown = axes.collections[0].get_array().reshape(3, 3)
+    np.testing.assert_allclose(shown, [[0.25, -0.15, -0.1], [-0.15, 0.21, -0.06], [-0.1, -0.06, 0.16]])
+    assert {"+0.250", "−0.150"} <= texts(axes)
+
+
 @pytest.mark.parametrize("passes", [("forward",), memory.PASSES])
 def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     counted = {("flash", passes[-1], 16): 1234, ("standard", passes[-1], 32): 5678}
@@ -144,6 +287,8 @@ def test_memory_lengths_plots_the_formula_and_the_counted_dots(passes):
     assert dots == {(16, 1234), (32, 5678)}
     cards = {line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"}
     assert cards == {16e9, 80e9, 141e9}
+    ends = {line.get_ydata()[0]: line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"}
+    assert ends == {nbytes: memory.longest("standard", passes[-1], int(nbytes), 8) for nbytes in cards}
 
 
 @pytest.fixture
@@ -180,6 +325,11 @@ def test_softmax_bandwidth_holds_every_softmax_against_a_copy(record):
     assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
 
 
+def test_softmax_bandwidth_can_be_about_any_of_them(record):
+    figure = plots.softmax_bandwidth(record, 8, 16, about="naive_softmax")
+    assert figure.get_suptitle().startswith("naive_softmax reaches ")
+
+
 def test_live_measurements_have_a_panel_of_their_own(record):
     live = recorded.Record({**record.provenance, "device": "Here"}, record.rows)
     figures = (
@@ -190,6 +340,21 @@ def test_live_measurements_have_a_panel_of_their_own(record):
     for figure in figures:
         titles = [axes.get_title(loc="left").split(",")[0] for axes in figure.axes]
         assert titles == ["NVIDIA Made-up", "Here"]
+
+
+def test_attention_rates_stand_against_the_ceiling(record):
+    for row in record.rows:
+        if row["section"] == "forward":
+            row["tflops"] = 10.0 * row["heads"]
+    causal = [{**row, "causal": True} for row in record.select(section="forward", heads=4)]
+    figure = plots.attention_rates(recorded.Record(record.provenance, record.rows + causal), 4, 16, 8)
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    once = ["standard_attention", "flash_forward", "torch MATH"]
+    assert names == once + [f"{name}, causal" for name in once]
+    assert [bar.get_width() for bar in axes.patches] == [40.0] * 6
+    assert axes.lines[0].get_xdata()[0] == measured.CUDA_CORES
+    assert figure.get_suptitle().startswith("flash reaches 60% of what CUDA cores could\n(forward, 4 heads, N = 16")
 
 
 def test_attention_times_of_one_head(record):

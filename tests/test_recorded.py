@@ -9,6 +9,8 @@ from conftest import ROOT
 
 from fa_numba import recorded
 
+TITLED = {"device": "GPU", "driver": "1", "numba": "2", "date": "2026-01-02"}
+
 TOLD = {
     "device": "NVIDIA H200",
     "compute_capability": "9.0",
@@ -112,3 +114,20 @@ def test_without_git_and_the_driver_s_tool(monkeypatch):
 
 def test_a_package_that_is_not_installed():
     assert recorded._version("no-such-package-here") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"schema": 1}', "its provenance needs device, driver, numba, date"),
+        ('{"schema": 1, "provenance": {}, "rows": []}', "its provenance needs device"),
+        (json.dumps({"schema": 1, "provenance": TITLED, "rows": [1]}), "rows without contestant, fault, section"),
+        (json.dumps({"schema": 1, "provenance": TITLED, "rows": [{}]}), "rows without contestant, fault, section"),
+        ('{"schema": "1"}', "has schema '1'; this fa_numba reads 1"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_files_that_hold_something_else(tmp_path, content, message):
+    (tmp_path / "file.json").write_text(content)
+    with pytest.raises(recorded.BadRecord, match=message):
+        recorded.load(tmp_path / "file.json")

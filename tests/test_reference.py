@@ -200,6 +200,14 @@ def test_attention_in_float32_is_float32_in_every_step(rng):
     assert all((x != true.astype(np.float32)).any() for x, true in zip(plain, gradients))
 
 
+@pytest.mark.parametrize(("n_q", "n_k", "heads"), [(3, 0, 4), (0, 0, 4), (3, 2, 0)])
+def test_gradients_of_nothing_with_shared_key_heads(n_q, n_k, heads):
+    q, k = np.ones((heads, n_q, 5)), np.ones((heads // 2, n_k, 5))
+    dq, dk, dv = reference.attention_backward(np.ones_like(q), q, k, k)
+    assert (dq.shape, dk.shape, dv.shape) == (q.shape, k.shape, k.shape)
+    assert not dq[:, :, :].any() or n_k
+
+
 # -- against PyTorch in float64 -------------------------------------------------------------------------------------
 
 

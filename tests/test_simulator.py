@@ -13,6 +13,7 @@ from conftest import simulator_only
 from numba import cuda, float32, float64, int32, uint32
 
 from fa_numba import device, selection
+from fa_numba.primitives import load4
 
 if device.SIMULATED:
     from fa_numba import simulator
@@ -665,6 +666,41 @@ def test_reading_what_nothing_wrote(kernel, element, space):
     ):
         run(kernel, 1, out, shared=64)
     assert out[0] == 1
+
+
+@cuda.jit
+def written_nan_kernel(x, out):
+    own = cuda.local.array(4, float32)
+    tile = cuda.shared.array(4, float32, alignment=16)
+    memory = cuda.shared.array(0, float32)
+    for i in range(4):
+        own[i] = x[i]
+        tile[i] = own[i]
+        memory[i] = tile[i]
+    four = load4(tile, 0)
+    out[0] = own[1]
+    out[1] = four[1]
+    out[2] = memory[1]
+    out[3] = load4(memory, 0)[1]
+
+
+def test_a_nan_that_was_written_can_be_read():
+    out = np.zeros(4, np.float32)
+    device.launch(written_nan_kernel, 1, 1, np.array([0, np.nan, 2, 3], np.float32), out, shared=16)
+    assert np.isnan(out).all()
+
+
+@cuda.jit
+def half_written_kernel(out):
+    halves = cuda.shared.array(0, float32)
+    whole = cuda.shared.array(0, float64)
+    halves[1] = 1  # the half that makes the other type's value look like a number
+    out[0] = whole[0]
+
+
+def test_memory_of_which_another_type_wrote_only_half():
+    with pytest.raises(UninitializedReadError, match=r"reads \[0\] of a shared array, which nothing wrote"):
+        device.launch(half_written_kernel, 1, 1, np.zeros(1), shared=8)
 
 
 @cuda.jit

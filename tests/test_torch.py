@@ -113,7 +113,7 @@ def test_what_is_not_a_tensor_where_the_kernels_run(name):
         flash_attention(**arrays | {name: torch.zeros(2, 2, device="meta")})
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex64])
 def test_dtypes_that_are_not_taken(dtype):
     """CASES A23."""
     x, other = torch.zeros(2, 2, device=PLACE), torch.zeros(2, 2, device=PLACE, dtype=dtype)
@@ -146,3 +146,16 @@ def test_the_package_does_not_import_pytorch():
     finished = run_python("import sys, fa_numba; print('torch' in sys.modules)")
     assert finished.stdout == "False\n"
     assert fa_numba.torch.flash_attention is flash_attention
+
+
+def test_a_tensor_stored_with_the_other_sign():
+    """The imaginary part of a conjugate is a view that PyTorch negates when it is read."""
+    q, k, v = (x.detach() for x in tensors((3, 2), (4, 2), (4, 2)))
+    negated = torch.complex(q, -q).conj().imag
+    torch.testing.assert_close(flash_attention(negated, k, v), flash_attention(q, k, v))
+
+
+def test_a_sparse_tensor_is_refused():
+    x = torch.zeros(2, 2, device=PLACE)
+    with pytest.raises(TypeError, match=r"q has layout torch\.sparse_coo; it must be a dense"):
+        flash_attention(x.to_sparse(), x, x)

@@ -12,7 +12,9 @@ from fa_numba.recorded import Record
 PEERS = {COPY: "#555555", TORCH_SOFTMAX: GREY, EFFICIENT: "#555555", MATH: "#999999"}
 
 
-def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = None) -> Figure:
+def softmax_bandwidth(
+    record: Record, rows: int, n: int, live: Record | None = None, about: str | None = None
+) -> Figure:
     """Plot the bandwidth that each softmax reaches, against that of a copy of the same array.
 
     Parameters
@@ -23,6 +25,8 @@ def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = N
         The array's shape.
     live : Record, optional
         Measurements of this machine's GPU, drawn below.
+    about : str, optional
+        Whose share the title tells; that of our fastest if None.
     """
     with plt.rc_context(STYLE):
         figure, panels = _panels(record, live, 2.8)
@@ -33,7 +37,7 @@ def softmax_bandwidth(record: Record, rows: int, n: int, live: Record | None = N
             axes.axvline(measured[COPY], color=PEERS[COPY], linewidth=1, linestyle=":", zorder=0)
             axes.set(xlabel="GB/s read and written", xlim=(0, 1.3 * max(measured.values())))
             if each is record:
-                best = max((name for name in shares if name not in PEERS), key=shares.get)
+                best = about or max((name for name in shares if name not in PEERS), key=shares.get)
                 message = f"{best} reaches {shares[best]:.0%} of a copy's bandwidth"
         figure.suptitle(f"{message}\n({rows:,} rows of {n:,} float32)", x=0.01, ha="left", fontsize=12)
     return figure
@@ -134,6 +138,51 @@ def kernel_times(
     return figure
 
 
+CUDA_CORES = 67  # TFLOP/s in float32 of an H200, by its datasheet
+
+
+def attention_rates(record: Record, heads: int, n: int, d: int = 64, live: Record | None = None) -> Figure:
+    """Plot the TFLOP/s that each forward pass reaches, full and causal, and what CUDA cores could at most.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of an H200.
+    heads, n, d : int
+        The case.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below, without a ceiling.
+    """
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 3.8)
+        for axes, each in panels:
+            rates = _rates(each, heads, n, d)
+            labels = [f"{rate:.1f}" for rate in rates.values()]
+            bars = axes.barh(list(rates), list(rates.values()), color=[_colour(name.split(",")[0]) for name in rates])
+            axes.bar_label(bars, labels, padding=4)
+            axes.set(xlabel="TFLOP/s", xlim=(0, 1.15 * max(*rates.values(), CUDA_CORES)))
+            axes.set_ylim(len(rates) - 0.5, -0.6)
+            axes.tick_params(axis="y", length=0)
+            if each is record:
+                axes.axvline(CUDA_CORES, color="black", linewidth=1, linestyle=":")
+                axes.text(CUDA_CORES - 1, len(rates) / 2 - 0.5, "CUDA cores,\ndatasheet", ha="right", va="center")
+                message = f"flash reaches {rates['flash_forward'] / CUDA_CORES:.0%} of what CUDA cores could"
+        figure.suptitle(
+            f"{message}\n(forward, {heads} heads, N = {n:,}, d = {d}, float32)", x=0.01, ha="left", fontsize=12
+        )
+    return figure
+
+
+def _rates(record: Record, heads: int, n: int, d: int) -> dict[str, float]:
+    """Return the TFLOP/s by contestant, full before causal; flash_attention, which calls another, is left out."""
+    rates = {}
+    for causal in (False, True):
+        for row in record.select(section="forward", heads=heads, n=n, d=d, causal=causal):
+            if row["contestant"] != "flash_attention":
+                rates[row["contestant"] + (", causal" if causal else "")] = row["tflops"]
+    return rates
+
+
 def _panels(record: Record, live: Record | None, height: float) -> tuple[Figure, list[tuple[Axes, Record]]]:
     """Return a figure with a panel for each record, which its device and date are written above."""
     records = [record] if live is None else [record, live]
@@ -146,7 +195,8 @@ def _panels(record: Record, live: Record | None, height: float) -> tuple[Figure,
 def _draw_bars(axes: Axes, values: dict[str, float], labels: list[str], colour: str) -> None:
     """Draw a bar for each value, the first on top; those of peers in grey."""
     bars = axes.barh(list(values), list(values.values()), color=[PEERS.get(name, colour) for name in values])
-    axes.bar_label(bars, labels, padding=4)
+    for label in axes.bar_label(bars, labels, padding=4):
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # over the line of the limit
     axes.set_ylim(len(values) - 0.5, -0.6)
     axes.tick_params(axis="y", length=0)
 

@@ -17,6 +17,8 @@ def memory_lengths(
 ) -> Figure:
     """Plot the peak memory of one head against its length: computed as lines, counted as dots, and where cards end.
 
+    A diamond marks where standard attention, with the last of the passes, fills a card.
+
     Parameters
     ----------
     passes : tuple of str
@@ -38,8 +40,11 @@ def memory_lengths(
         for (method, _, n), nbytes in (counted or {}).items():
             axes.plot(n, nbytes, "o", color=STANDARD if method == "standard" else FLASH, markeredgecolor="white")
         for name, card in CARDS.items():
+            end = memory.longest("standard", passes[-1], card * 10**9, d)
             axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
-            axes.text(12, card * 1e9, f"{name}: {card} GB", va="top" if name == "A100" else "bottom", fontsize=9)
+            axes.plot(end, card * 1e9, "D", color="black", markersize=4, zorder=3)
+            text = f"{name}, {card} GB: standard ends at N = {end:,}"
+            axes.text(12, card * 1e9, text, va="top" if name == "A100" else "bottom", fontsize=10)
         if counted:
             note = "dots: counted by the ledger\nlines: the formula"
             axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom", fontsize=10)

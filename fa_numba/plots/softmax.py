@@ -11,6 +11,7 @@ from fa_numba.plots.style import BLUE, GREY, LANES, ORANGE, STYLE, WIDTH
 
 SECTOR = 32  # the bytes that memory hands out at once
 WORD = 4  # the bytes of a float32
+ROUNDING = 2.0**-24  # the most by which float32 rounds a number between 1 and 2
 
 
 def exp_overflow() -> Figure:
@@ -96,17 +97,17 @@ def butterfly(values: np.ndarray) -> Figure:
     return figure
 
 
-def running_softmax(row: np.ndarray) -> Figure:
+def running_softmax(row: np.ndarray, m: np.ndarray, l: np.ndarray) -> Figure:
     """Plot the running maximum m and sum l along a row, and where a larger element repairs l.
 
     Parameters
     ----------
     row : numpy.ndarray of shape (n,)
         Finite scores.
+    m, l : numpy.ndarray of shape (n,)
+        After each element: the maximum and the sum.
     """
-    row = np.asarray(row, np.float64)
-    m = np.maximum.accumulate(row)
-    l = np.array([np.exp(row[: j + 1] - m[j]).sum() for j in range(len(row))])
+    row, m, l = (np.asarray(numbers, np.float64) for numbers in (row, m, l))
     repairs = np.flatnonzero(m[1:] > m[:-1]) + 1
     with plt.rc_context(STYLE):
         figure, (above, below) = plt.subplots(2, 1, figsize=(WIDTH, 4.6), sharex=True)
@@ -132,4 +133,164 @@ def running_softmax(row: np.ndarray) -> Figure:
         )
         below.set(xlabel="elements seen before (j)", ylabel="sum of $\\exp(x - m)$", xlim=(-1, len(row) + 2))
         below.set_ylim(0)
+    return figure
+
+
+def thread_hierarchy(blocks: int, threads: int) -> Figure:
+    """Draw a launch opened twice: the grid's blocks, the first block's warps, the first warp's lanes.
+
+    Parameters
+    ----------
+    blocks : int
+        In the grid.
+    threads : int
+        In a block; a multiple of 32.
+    """
+    warps = threads // 32
+    levels = ((blocks, "grid", "block"), (warps, "block 0", "warp"), (32, "warp 0", "lane"))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 3.4))
+        for level, (count, whole, part) in enumerate(levels):
+            _draw_level(axes, -1.6 * level, count, part)
+            axes.text(-0.02, -1.6 * level + 0.35, whole, ha="right", va="center")
+            if level:
+                axes.plot([0, 0], [-1.6 * level + 0.75, -1.6 * level + 1.55], color="black", linewidth=0.8)
+                right = 1 / levels[level - 1][0]
+                axes.plot([right, 1], [-1.6 * level + 1.55, -1.6 * level + 0.75], color="black", linewidth=0.8)
+        axes.set(xlim=(-0.14, 1.01), ylim=(-3.35, 0.8))
+        axes.set_title(f"{blocks * threads:,} threads: {blocks} blocks of {warps} warps of 32 lanes")
+        axes.axis("off")
+    return figure
+
+
+def _draw_level(axes: Axes, y: float, count: int, part: str) -> None:
+    """Draw a row of numbered boxes; lanes have the colours of lanes."""
+    lanes = plt.get_cmap(LANES)(np.linspace(0, 1, count))
+    for number in range(count):
+        colour = lanes[number] if part == "lane" else BLUE if number == 0 else "#EEEEEE"
+        box = Rectangle((number / count, y), 1 / count, 0.7, facecolor=colour, edgecolor="white", linewidth=1.5)
+        axes.add_patch(box)
+        light = (part == "lane" and number < 20) or number == 0
+        text = f"{part} {number}" if count <= 8 else str(number)
+        size = 11 if count <= 8 else 8
+        centre = (number + 0.5) / count
+        axes.text(centre, y + 0.35, text, ha="center", va="center", fontsize=size, color="white" if light else "black")
+
+
+def busy_multiprocessors(launches: dict[str, int], count: int) -> Figure:
+    """Draw which of a GPU's multiprocessors get a block.
+
+    Parameters
+    ----------
+    launches : dict of int
+        By name: how many blocks the grid has. One panel each; the first is the message.
+    count : int
+        The multiprocessors.
+    """
+    across = 22
+    with plt.rc_context(STYLE):
+        down = -(-count // across)
+        figure, panels = plt.subplots(len(launches), 1, figsize=(WIDTH, 0.3 + 1.75 * len(launches)), squeeze=False)
+        for axes, (name, blocks) in zip(panels[:, 0], launches.items()):
+            for number in range(count):
+                place = (number % across + 0.08, number // across + 0.08)
+                colour = BLUE if number < blocks else "#DDDDDD"
+                axes.add_patch(Rectangle(place, 0.84, 0.84, facecolor=colour))
+            axes.set(xlim=(0, across), ylim=(down, 0), aspect="equal")
+            axes.set_title(f"{name}: {min(blocks, count)} of {count} have work", fontsize=11)
+            axes.axis("off")
+        blocks = next(iter(launches.values()))
+        message = f"{max(count - blocks, 0)} of {count} multiprocessors have nothing to do"
+        figure.suptitle(message, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def merge_tree(row: np.ndarray, parts: int = 4) -> Figure:
+    """Draw how the (m, l) of parts of a row are merged in pairs, each l repaired by its factor on the way.
+
+    Parameters
+    ----------
+    row : numpy.ndarray of shape (n,)
+        Finite scores; n is a multiple of parts.
+    parts : int
+        A power of two.
+    """
+    pieces = np.split(np.asarray(row, np.float64), parts)
+    pairs = [(piece.max(), np.exp(piece - piece.max()).sum()) for piece in pieces]
+    places = np.arange(parts) + 0.5
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": BLUE, "linewidth": 1.5}
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.4))
+        for place, piece in zip(places, pieces):
+            numbers = "  ".join(f"{x:g}" for x in piece)
+            axes.text(place, -0.42, numbers, ha="center", va="center", color="#555555")
+        level = 0
+        while True:
+            for place, (m, l) in zip(places, pairs):
+                label = f"$m$ = {m:.2f}\n$l$ = {l:.2f}"
+                axes.text(place, level, label, ha="center", va="center", bbox=box, zorder=3)
+            if len(pairs) == 1:
+                break
+            pairs, places = _draw_merges(axes, level, places, pairs)
+            level += 1
+        axes.set(xlim=(0, parts), ylim=(-0.6, level + 0.25))
+        axes.set_title("At every merge, one side is kept (× 1) and the other repaired")
+        axes.axis("off")
+    return figure
+
+
+def _draw_merges(
+    axes: Axes, level: int, places: np.ndarray, pairs: list[tuple[float, float]]
+) -> tuple[list[tuple[float, float]], np.ndarray]:
+    """Join neighbours by lines that carry their factors; return the merged pairs and where they stand."""
+    merged, centres = [], places.reshape(-1, 2).mean(axis=1)
+    for first, centre in zip(range(0, len(pairs), 2), centres):
+        m = max(pairs[first][0], pairs[first + 1][0])
+        l = 0.0
+        for place, (m_part, l_part) in zip(places[first : first + 2], pairs[first : first + 2]):
+            factor = np.exp(m_part - m)
+            l += l_part * factor
+            colour = BLUE if factor == 1 else ORANGE
+            axes.plot([place, centre], [level, level + 1], color=colour, zorder=1)
+            label = "× 1" if factor == 1 else f"× {factor:.2g}"
+            middle = (place + centre) / 2
+            white = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+            axes.text(middle, level + 0.5, label, ha="center", va="center", bbox=white, zorder=2)
+        merged.append((m, l))
+    return merged, centres
+
+
+def errors_by_scale(scales: np.ndarray, errors: dict[str, np.ndarray], title: str, unit: str) -> Figure:
+    """Plot the largest error of each computation as its inputs grow, and where one has no result any more.
+
+    Parameters
+    ----------
+    scales : numpy.ndarray
+        What the inputs were multiplied by.
+    errors : dict of numpy.ndarray
+        By name: the largest error at each scale; NaN where the result is not finite. Those that have such a scale are
+        drawn in orange.
+    title : str
+        The message.
+    unit : str
+        What the errors are, for the axis.
+    """
+    styles = iter(zip((BLUE, "black", "#777777"), ("-", "--", ":"), "osD"))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(WIDTH, 4.0))
+        for name, error in errors.items():
+            error = np.asarray(error)
+            lost = np.flatnonzero(~np.isfinite(error))
+            colour, line, marker = (ORANGE, "-", "^") if lost.size else next(styles)
+            axes.loglog(scales, error, line, color=colour, marker=marker, markersize=5, label=name)
+            if lost.size:
+                axes.axvspan(scales[lost[0]], scales[-1], color=ORANGE, alpha=0.15, linewidth=0)
+                middle = np.sqrt(scales[lost[0]] * scales[-1])
+                axes.text(middle, 6e-7, f"{name}: NaN", ha="center", va="center")
+        axes.axhline(ROUNDING, color=GREY, linewidth=1, zorder=0)
+        axes.text(scales[-1], ROUNDING * 1.08, "rounding of a number near 1", ha="right", va="bottom", fontsize=10)
+        axes.legend(frameon=False, fontsize=10, ncols=2, loc="lower center")
+        axes.set(xlabel="scale of the logits", ylabel=unit, ylim=(1e-9, 1e-6))
+        axes.set_title(title)
+        axes.minorticks_off()
     return figure

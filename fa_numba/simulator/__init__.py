@@ -13,7 +13,7 @@ from fa_numba.simulator.errors import (
     SyncError,
     UninitializedReadError,
 )
-from fa_numba.simulator.kernel import SimulatedKernel, jit
+from fa_numba.simulator.kernel import SimulatedKernel, jit, offset_of
 from fa_numba.simulator.launch import shuffled
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "SyncError",
     "UninitializedReadError",
     "install",
+    "offset_of",
     "shuffled",
 ]
 

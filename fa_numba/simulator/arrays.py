@@ -18,6 +18,8 @@ POISON = 0xFF
 # One byte 0x01 stands for each written byte, read back in units as wide as the element.
 _SHADOW_TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _WRITTEN = {size: int.from_bytes(b"\x01" * size, sys.byteorder) for size in _SHADOW_TYPES}
+_FLOATS = (np.float16, np.float32, np.float64)
+_NUMBERS = (*_FLOATS, float, int)
 
 
 class KernelArray:
@@ -39,7 +41,19 @@ class KernelArray:
         The alignment in bytes that a GPU promises for the start of the allocation.
     """
 
-    __slots__ = ("_data", "_launch", "_origin", "_shadow", "_written", "alignment", "shape", "space")
+    __slots__ = (
+        "_data",
+        "_launch",
+        "_origin",
+        "_scalar",
+        "_shadow",
+        "_start",
+        "_written",
+        "_written_run",
+        "alignment",
+        "shape",
+        "space",
+    )
 
     def __init__(
         self,
@@ -55,7 +69,12 @@ class KernelArray:
         self._launch = launch
         self._origin = origin
         self._shadow = shadow
+        self._start: int | None = None
         self._written = _WRITTEN.get(data.itemsize)
+        self._written_run = b"\x01" * (4 * data.itemsize)
+        # Unwritten floats are NaN, so others need no shadow, unless the memory is also seen as another type.
+        plain = data.dtype.type in _FLOATS and origin.dtype == data.dtype
+        self._scalar = data.dtype.type if plain else None
         self.alignment = alignment
         self.shape = data.shape
         self.space = space
@@ -73,6 +92,8 @@ class KernelArray:
     def __getitem__(self, index: Any) -> Any:
         self._check(index)
         item = self._data[index]
+        if type(item) is self._scalar and item == item:
+            return item
         if isinstance(item, np.ndarray):
             return self._view(item, None if self._shadow is None else self._shadow[index])
         if self._shadow is not None and self._shadow[index] != self._written:
@@ -82,8 +103,8 @@ class KernelArray:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check(index)
-        self._data[index] = stored(value, self._data.dtype)
-        if self._shadow is not None:
+        self._data[index] = value if self._scalar is not None else stored(value, self._data.dtype)
+        if self._shadow is not None and not (self._scalar is not None and type(value) in _NUMBERS and value == value):
             self._shadow[index] = self._written
 
     @property
@@ -108,10 +129,17 @@ class KernelArray:
     def read_run(self, index: Any, length: int) -> np.ndarray:
         """Read ``length`` consecutive elements of the last axis, as a 4-wide load does."""
         where = self._run_index(index, length)
-        if self._shadow is not None and np.any(self._shadow[where] != self._written):
+        run = self._data[where]
+        if self._shadow is not None and not self._is_written(where, run):
             what = f"reads {length} elements from {index_text(index)} of a {self.space} array, not all of them written"
             raise self._launch.thread_error(UninitializedReadError, what)
-        return self._data[where]
+        return run
+
+    def _is_written(self, where: tuple, run: np.ndarray) -> bool:
+        shadow = self._shadow[where]
+        if self._scalar is None:
+            return shadow.tobytes() == self._written_run[: run.nbytes]
+        return all(item == item or mark == self._written for item, mark in zip(run.tolist(), shadow))
 
     def write_run(self, index: Any, values: tuple) -> None:
         """Write consecutive elements of the last axis, as a 4-wide store does."""
@@ -124,29 +152,44 @@ class KernelArray:
         index = index if type(index) is tuple else (index,)
         if len(index) != self.ndim:
             raise IndexError(f"a {length}-wide access needs {self.ndim} indices, not {len(index)}")
+        first, end = index[-1], index[-1] + length
         self._check(index)
-        self._check((*index[:-1], index[-1] + length - 1))
-        if self.dtype not in (np.float32, np.float64):
+        self._check((*index[:-1], end - 1))
+        if self._data.dtype.type not in (np.float32, np.float64):
             raise TypeError(f"a {length}-wide access needs a float32 or float64 array, not {self.dtype}")
         if not self._data.flags.c_contiguous:
             raise ValueError(f"a {length}-wide access needs a C-contiguous array; this one has strides {self.strides}")
-        start = self._data[(*index[:-1], slice(index[-1], index[-1] + length))]
-        if self.alignment % 16 or (_address(start) - _address(self._origin)) % 16:
+        if self.alignment % 16 or self._offset(index) % 16:
             what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of 16 bytes"
             raise self._launch.thread_error(MisalignedAccessError, what)
-        return (*index[:-1], slice(index[-1], index[-1] + length))
+        return (*index[:-1], slice(first, end))
+
+    def _offset(self, index: tuple) -> int:
+        """Return how many bytes an element lies behind the start of the allocation."""
+        if self._start is None:
+            self._start = address(self._data) - address(self._origin)
+        return self._start + sum(i * stride for i, stride in zip(index, self._data.strides))
 
     def _check(self, index: Any) -> None:
-        if type(index) is not tuple:
+        shape = self.shape
+        if type(index) is int:  # the common cases first: a simulated kernel spends its time here
+            if shape and 0 <= index < shape[0]:
+                return
             index = (index,)
-        for i, length in zip(index, self.shape):
+        elif type(index) is tuple and len(index) == 2 == len(shape):
+            i, j = index
+            if type(i) is int and type(j) is int and 0 <= i < shape[0] and 0 <= j < shape[1]:
+                return
+        elif type(index) is not tuple:
+            index = (index,)
+        for i, length in zip(index, shape):
             if type(i) is slice:
                 self._check_slice(i, length)
             elif type(i) in (bool, np.bool_):
                 raise TypeError("an index is a bool, which the compiler does not take; write int32(...)")
             elif not 0 <= i < length:
                 raise self._outside(index)
-        if len(index) > len(self.shape):
+        if len(index) > len(shape):
             raise self._outside(index)
 
     def _check_slice(self, bounds: slice, length: int) -> None:
@@ -206,5 +249,6 @@ def shadow_view(written: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     return None if unit is None else written.view(unit)
 
 
-def _address(array: np.ndarray) -> int:
+def address(array: np.ndarray) -> int:
+    """Return where an array's first element lies."""
     return array.__array_interface__["data"][0]

@@ -14,7 +14,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from fa_numba import limits
-from fa_numba.simulator.arrays import KernelArray
+from fa_numba.simulator.arrays import KernelArray, address
 from fa_numba.simulator.integers import loaded
 from fa_numba.simulator.launch import Launch
 from fa_numba.simulator.module import KernelCuda
@@ -95,6 +95,11 @@ def _kernel_argument(argument: Any, launch: Launch) -> Any:
     if isinstance(argument, np.ndarray):  # Numba copies it to the device, where it starts at an aligned address
         return KernelArray(argument, launch, "global", origin=argument)
     return loaded(argument)
+
+
+def offset_of(array: Any) -> int:
+    """Return how many bytes a simulated device array starts behind the start of its allocation."""
+    return address(array._ary) - address(_owner(array._ary))
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

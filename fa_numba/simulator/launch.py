@@ -203,7 +203,10 @@ class Launch:
     def wait(self, op: str, mask: int = warp.FULL_MASK, value: Any = None, argument: Any = None) -> Any:
         """Called by a thread: wait for the others, return what the operation gives this thread."""
         thread = self.thread
-        thread.waiting = Waiting(op, mask, value, argument, source.call_site(sys._getframe(2), self._codes))
+        # Lanes may meet in a shuffle from anywhere in the code, so there the place does not matter.
+        placed = op in BLOCK_OPS or op == "activemask"
+        site = source.call_site(sys._getframe(2), self._codes) if placed else ()
+        thread.waiting = Waiting(op, mask, value, argument, site)
         self._scheduler.switch()
         return thread.answer
 
