@@ -10,13 +10,13 @@ from attention import (
     assert_gradients,
     inputs,
 )
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fa_numba import flash_backward, flash_forward, reference, standard_attention, standard_attention_backward
 
 TILE = {"block_q": 8, "block_k": 8}  # the fastest on the simulator; most shapes have ragged ones
-few = settings(max_examples=8, deadline=None, derandomize=True)
+few = settings(max_examples=6, deadline=None, derandomize=True)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def cases(draw, dtypes=DTYPES, causal=(False, True), rows=40, tiles=5):
     batch = draw(st.integers(1, 2)) if axes == 2 else 1
     heads_kv, group = (draw(st.integers(1, 2)) if axes else 1 for _ in range(2))
     heads = batch * heads_kv * group
-    n_q = draw(st.integers(1, rows // heads))
+    n_q = draw(st.integers(1, max(1, rows // heads)))
     pairs = heads * -(-n_q // 8)
     n_k = draw(st.integers(1, 8 * max(1, tiles // pairs)))
     widest = draw(st.sampled_from([8, 20])) if pairs * n_k <= 16 else 8
@@ -62,12 +62,14 @@ def cases(draw, dtypes=DTYPES, causal=(False, True), rows=40, tiles=5):
     )
 
 
-doubles = cases(dtypes=[np.float64])
-seen_by_all = cases(dtypes=[np.float64], causal=[False])
+three_tiles = example(Case((2,), (1,), 4, 20, 6, 10, np.float64, {"causal": False, "scale": None}, seed=0))
+more_keys = cases(dtypes=[np.float64], rows=8)
+seen_by_all = cases(dtypes=[np.float64], causal=[False], rows=8)
 
 
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(cases())
+@three_tiles
 def test_flash_attention_of_any_shape(case):
     q, k, v, do = case.arrays()
     result = flash_forward(q, k, v, **case.options, **TILE)
@@ -79,7 +81,8 @@ def test_flash_attention_of_any_shape(case):
 
 
 @few
-@given(cases(rows=8))
+@given(cases(rows=4))
+@three_tiles
 def test_standard_attention_of_any_shape(case):
     q, k, v, do = case.arrays()
     result = standard_attention(q, k, v, **case.options)
@@ -91,7 +94,8 @@ def test_standard_attention_of_any_shape(case):
 
 
 @few
-@given(cases(dtypes=[np.float64]))
+@given(more_keys)
+@three_tiles
 def test_the_same_added_to_all_keys_changes_m_only(case):
     """Each row's scores move by a constant, which softmax does not see; nor does dq, as the rows of ds sum to 0."""
     q, k, v, do = case.arrays()
@@ -108,7 +112,8 @@ def test_the_same_added_to_all_keys_changes_m_only(case):
 
 
 @few
-@given(cases(dtypes=[np.float64], causal=[False]))
+@given(seen_by_all)
+@three_tiles
 def test_the_order_of_the_keys_does_not_matter(case):
     q, k, v, do = case.arrays()
     order = np.random.default_rng(case.seed).permutation(case.n_k)
@@ -124,7 +129,8 @@ def test_the_order_of_the_keys_does_not_matter(case):
 
 
 @few
-@given(doubles)
+@given(more_keys)
+@three_tiles
 def test_rows_of_the_output_are_averages_of_values(case):
     """No linear function of them is outside its range over the values, and that of ones is one."""
     q, k, v, _ = case.arrays()
@@ -142,6 +148,7 @@ def test_rows_of_the_output_are_averages_of_values(case):
 
 @few
 @given(seen_by_all)
+@three_tiles
 def test_two_parts_of_the_keys_merge_to_the_whole(case):
     """l = sum of l_x exp(m_x - m) and o = sum of o_x l_x exp(m_x - m) / l, over the parts x; one may be empty."""
     q, k, v, _ = case.arrays()
