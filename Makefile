@@ -27,14 +27,17 @@ run: .venv/installed
 	$(BIN)/fa-numba memory --output build
 
 test: run lint .venv-floors/installed
+	@echo "== the compiler, for every architecture"
+	$(BIN)/python -m pytest tests/test_compile.py
 	@echo "== on the simulator"
-	FA_NUMBA_DEVICE=simulator $(BIN)/python $(PYTEST) tests
+	FA_NUMBA_DEVICE=simulator $(BIN)/python $(PYTEST) --ignore tests/test_compile.py tests
 	@echo "== on the simulator inside numba, as on macOS"
 	FA_NUMBA_DEVICE=simulator $(BIN)/python $(ELSEWHERE) -p bundled tests
 	@echo "== with the lowest supported versions, on both simulators"
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python $(ELSEWHERE) tests
 	FA_NUMBA_DEVICE=simulator $(FLOORS)/python $(ELSEWHERE) -p bundled tests
-	@if [ -n "$$($(PYTHON) fa_numba/selection.py)" ]; then echo "== on the GPU"; $(BIN)/python $(PYTEST) tests; fi
+	@if [ -n "$$($(PYTHON) fa_numba/selection.py)" ]; then echo "== on the GPU"; \
+		$(BIN)/python $(PYTEST) --ignore tests/test_compile.py tests; fi
 	@echo "== the notebooks, cell by cell"
 	$(BIN)/python $(PYTEST) --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout 300 notebooks
 

@@ -38,6 +38,8 @@ SIMULATED = selection.select().device == selection.SIMULATOR
 # What a simulated kernel needs for one array element read or written, and the arithmetic that goes with it.
 _SECONDS_PER_ACCESS = 0.7e-6
 _SLOW_SECONDS = 60
+# A multiplication in a register tile: its share of reading both factors, and the sum read and written.
+ACCESSES_PER_PRODUCT = 5
 
 
 class SlowSimulation(UserWarning):

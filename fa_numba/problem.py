@@ -73,6 +73,11 @@ class Problem:
         """The shape of one number a query: m, l, lse, delta."""
         return (*self.leading, self.n_q)
 
+    def products(self, block_q: int, block_k: int) -> int:
+        """Multiplications in Q K^T and P V together, in whole tiles: the ragged ones cost as much as the others."""
+        pairs = math.prod(-(-n // block) * block for n, block in ((self.n_q, block_q), (self.n_k, block_k)))
+        return self.heads * pairs * (self.d + self.d_v)
+
     def by_head(self, name: str, array: Any) -> Any:
         """Return a contiguous array with batch and heads as one axis: what the kernels take."""
         per_head = {"k": self.heads_kv, "v": self.heads_kv, "dk": self.heads_kv, "dv": self.heads_kv}

@@ -147,7 +147,7 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
     """
     call = arrays.Call(q=q, k=k, v=v)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
-    device.warn_if_slow("standard_attention", posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    device.warn_if_slow("standard_attention", device.ACCESSES_PER_PRODUCT * posed.products(TILES[0], TILES[0]))
     with call:
         o = call.empty("o", posed.shape_o)
         s = call.empty("s", posed.shape_p)
@@ -194,7 +194,8 @@ def standard_attention_backward(
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     problem.check_like("do", call.shapes["do"], posed.shape_o)
     problem.check_like("p", call.shapes["p"], posed.shape_p)
-    device.warn_if_slow("standard_attention_backward", 2 * posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    accesses = device.ACCESSES_PER_PRODUCT * posed.products(TILES[0], TILES[0])
+    device.warn_if_slow("standard_attention_backward", accesses * 2)  # 4 products, where the forward has 2
     with call:
         dq, dk, dv = (call.empty(f"d{name}", call.shapes[name]) for name in "qkv")
         dp, ds = call.empty("dp", posed.shape_p), call.empty("ds", posed.shape_p)

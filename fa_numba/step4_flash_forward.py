@@ -209,7 +209,7 @@ def flash_attention(
 def _launch(call: Any, posed: Any, block_q: int, block_k: int, o: Any, m: Any, l: Any) -> None:
     d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
     kernel = make_flash_forward(block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))
-    device.warn_if_slow("flash_forward", posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v) // 2)
+    device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k))
     device.launch(
         kernel,
         posed.heads * -(-posed.n_q // block_q),

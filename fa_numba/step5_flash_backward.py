@@ -236,7 +236,8 @@ def flash_backward(
 
 
 def _launch(call: Any, posed: problem.Problem, block_q: int, block_k: int, dq: Any, dk: Any, dv: Any) -> None:
-    device.warn_if_slow("flash_backward", 2 * posed.heads * posed.n_q * posed.n_k * (posed.d + posed.d_v))
+    accesses = device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k)
+    device.warn_if_slow("flash_backward", accesses * 7 // 2)  # 7 products, where the forward has 2
     delta = call.empty("delta", posed.shape_rows)
     do, q, k, v, o, m, l = (posed.by_head(name, call[name]) for name in ("do", "q", "k", "v", "o", "m", "l"))
     delta_rows = posed.by_head("delta", delta)

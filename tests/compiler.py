@@ -3,6 +3,7 @@
 It needs a process of its own: Numba compiles only where its simulator is off.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -108,22 +109,30 @@ def _tiles(dtype, float32):
         yield 16, 16, 16, 16, True, dtype
 
 
-def compile_form(name, kernel, arguments, architecture) -> Report:
-    """Compile one kernel for one architecture."""
+def compile_form(name, kernel, arguments, architectures=ARCHITECTURES) -> list[Report]:
+    """Compile one kernel for some architectures: to LLVM IR, which is the same for all, and on from there for each."""
     from numba import cuda, types
+    from numba.cuda.compiler import _compile_pyfunc_with_fixup
 
+    capabilities = [tuple(int(part) for part in architecture.split(".")) for architecture in architectures]
+    cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capabilities[0])  # functions ask
     options = kernel.targetoptions
-    capability = tuple(int(part) for part in architecture.split("."))
-    cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)  # device functions ask
-    ptx, _ = cuda.compile_ptx(
+    library, _ = _compile_pyfunc_with_fixup(
         kernel.py_func,
         types.void(*arguments),
-        cc=capability,
+        device=False,
+        abi="numba",
+        cc=capabilities[0],
         fastmath=options["fastmath"],
         lineinfo=options["lineinfo"],
         launch_bounds=options["launch_bounds"],
     )
-    return Report(name, architecture, *_read_ptx(ptx), *_assemble(ptx, capability, options.get("max_registers")))
+    reports = []
+    for architecture, capability in zip(architectures, capabilities):
+        ptx = library.get_asm_str(cc=capability)
+        told = (*_read_ptx(ptx), *_assemble(ptx, capability, options.get("max_registers")))
+        reports.append(Report(name, architecture, *told))
+    return reports
 
 
 def _read_ptx(ptx):
@@ -151,10 +160,12 @@ def _assemble(ptx, capability, max_registers):
 
 
 def report() -> list[dict]:
-    """Compile every form for every architecture, several at a time."""
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        return [each for reports in pool.map(_reports_for, ARCHITECTURES) for each in reports]
+    """Compile every form for every architecture, in several processes."""
+    shares = os.cpu_count()
+    with ProcessPoolExecutor(shares) as pool:
+        return [each for reports in pool.map(_share_of_reports, range(shares), [shares] * shares) for each in reports]
 
 
-def _reports_for(architecture: str) -> list[dict]:
-    return [asdict(compile_form(name, kernel, arguments, architecture)) for name, kernel, arguments in forms()]
+def _share_of_reports(first: int, shares: int) -> list[dict]:
+    share = itertools.islice(forms(), first, None, shares)
+    return [asdict(each) for form in share for each in compile_form(*form)]

@@ -37,11 +37,11 @@ def is_bundled() -> bool:
     return "numba_cuda" not in cuda.__file__
 
 
-def run_python(source: str, **environment: str | None) -> subprocess.CompletedProcess:
+def run_python(source: str, timeout: float = 300, **environment: str | None) -> subprocess.CompletedProcess:
     """Run Python code in a process of its own; an environment variable given as None is unset."""
     path = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
     changed = {"PYTHONPATH": path, **environment}
     variables = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     hide = "import bundled\n" if is_bundled() else ""
     command = [sys.executable, "-c", hide + source]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout, cwd=ROOT)

@@ -20,7 +20,7 @@ pytestmark = [
 def reports():
     assert compiler.ptxas_path(), "ptxas is missing: pip install nvidia-cuda-nvcc"
     source = "import compiler, json; print(json.dumps(compiler.report()))"
-    finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
+    finished = run_python(source, timeout=1200, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
     assert finished.returncode == 0, finished.stderr
     return [compiler.Report(**each) for each in json.loads(finished.stdout)]
 
@@ -104,7 +104,7 @@ def shared_kernel(x):
 
 vector = types.Array(float32, 1, "C")
 kernels = [float64_kernel, local_kernel, shared_kernel]
-json.dump([asdict(compiler.compile_form("", kernel, (vector,), "8.0")) for kernel in kernels], sys.stdout)
+json.dump([asdict(compiler.compile_form("", kernel, (vector,), ["8.0"])[0]) for kernel in kernels], sys.stdout)
 """
 
 

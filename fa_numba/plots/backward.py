@@ -118,7 +118,7 @@ def barriers() -> Figure:
             _draw_phases(axes, phases, tiles, number)
             axes.set_title(title, fontsize=11)
             number += len(phases)
-        message = "Between writing a tile and reading it stands a barrier"
+        message = "Between a write and a read of a tile stands a barrier"
         figure.suptitle(message, x=0.01, ha="left", fontsize=12)
     return figure
 
