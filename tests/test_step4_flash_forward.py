@@ -336,6 +336,7 @@ def test_the_ledger_of_the_forward(rng):
 # -- launches and errors --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::fa_numba.device.SlowSimulation")  # nothing is run
 def test_many_heads_go_on_the_first_axis_of_the_grid(launches):
     """CASES A19: the others end at 65,535."""
     x = np.zeros((4, 2**14, 1, 1), np.float32)
