@@ -131,11 +131,7 @@ def _run(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from fa_numba import bench
 
-    try:
-        return bench.run(options.output, quick=options.quick)
-    except bench.CannotRun as problem:
-        print(f"fa-numba bench: {problem}", file=sys.stderr)
-        return 2
+    return bench.run(options.output, quick=options.quick)
 
 
 if __name__ == "__main__":

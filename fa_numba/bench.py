@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from fa_numba import contestants, device, memory, pool, recorded, reference, selection, stopwatch, timing
 from fa_numba.contestants import PEERS, Contestant
+from fa_numba.folder import CannotRun
 
 Row = dict[str, Any]
 
@@ -144,10 +145,6 @@ EQUATIONS = {
     "standard_attention": ("S = Q Kᵀ", "P = softmax(S)", "O = P V"),
     "standard_attention_backward": ("dV = Pᵀ dO", "dP = dO Vᵀ", "dS = P (dP − δ)", "dQ = dS K", "dK = dSᵀ Q"),
 }
-
-
-class CannotRun(Exception):  # noqa: N818 (not a fault of the program)
-    """There is no GPU, or the file cannot be written; the message says why."""
 
 
 def run(output: Path, quick: bool = False) -> int:
