@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import math
 import sys
 import warnings
@@ -188,6 +189,7 @@ def _prepare(kernel: Any, types: tuple, threads: int, dynamic_shared: bool, devi
         compiled = kernel.overloads[types]
     elif kernel.specialized or kernel._can_compile:
         compiled = kernel.compile(types)  # of a kernel with one signature, that one
+        gc.collect()  # the compiler's caught exceptions hold on to the frames that called it, and those to our arrays
     else:
         return None
     if threads > compiled.max_threads_per_block:

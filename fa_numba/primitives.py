@@ -37,7 +37,7 @@ def warp_sum(value):
 
 
 if select().device == SIMULATOR:
-    from fa_numba.simulator.wide import load4, store4
+    from fa_numba.simulator.wide import load4, part, store4
 else:
     from llvmlite import ir
     from numba.cuda import cgutils, types
@@ -48,8 +48,11 @@ else:
     def _vector_pointer(context, builder, array_type, array, index_type, index):
         """Return the address of an element as a pointer to a vector of four."""
         array = context.make_array(array_type)(context, builder, array)
-        indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else [index]
-        pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=False)
+        if isinstance(index_type, types.BaseTuple):
+            indices = cgutils.unpack_tuple(builder, index)
+            pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=False)
+        else:
+            pointer = builder.gep(array.data, [index])
         vector = ir.VectorType(context.get_data_type(array_type.dtype), 4)
         return builder.bitcast(pointer, vector.as_pointer()), vector
 
@@ -88,6 +91,30 @@ else:
 
         return signature, generate
 
+    @intrinsic
+    def part(typing_context, array, start, length):
+        """Return ``length`` elements of a one-dimensional array from ``start`` on."""
+        if array.ndim != 1 or array.layout != "C":
+            raise TypeError(f"part takes a one-dimensional contiguous array, not {array}")
+        signature = array(array, types.intp, types.intp)
+
+        def generate(context, builder, signature, arguments):
+            array_type = signature.return_type
+            whole = context.make_array(array_type)(context, builder, arguments[0])
+            result = context.make_array(array_type)(context, builder)
+            itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
+            context.populate_array(
+                result,
+                data=builder.gep(whole.data, [arguments[1]]),
+                shape=cgutils.pack_array(builder, [arguments[2]]),
+                strides=cgutils.pack_array(builder, [itemsize]),
+                itemsize=itemsize,
+                meminfo=None,
+            )
+            return result._getvalue()
+
+        return signature, generate
+
 
 @cuda.jit(device=True, forceinline=True)
 def load(values, x, index):
@@ -109,4 +136,4 @@ def store(y, index, values):
         y[index] = values[0]
 
 
-__all__ = ["FULL_MASK", "WARP", "load", "load4", "store", "store4", "warp_max", "warp_sum"]
+__all__ = ["FULL_MASK", "WARP", "load", "load4", "part", "store", "store4", "warp_max", "warp_sum"]

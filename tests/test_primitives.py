@@ -6,7 +6,7 @@ from conftest import simulator_only
 from numba import cuda, float32
 
 from fa_numba import device
-from fa_numba.primitives import load4, store4
+from fa_numba.primitives import load4, part, store4
 
 if device.SIMULATED:
     from fa_numba.simulator import MisalignedAccessError, OutOfBoundsError, UninitializedReadError
@@ -29,6 +29,43 @@ def double_kernel(x, y):
     i = 4 * cuda.grid(1)
     a = load4(x, i)
     store4(y, i, (a[0] + a[0], a[1] + a[1], a[2] + a[2], a[3] + a[3]))
+
+
+@cuda.jit
+def swap_parts_kernel(x, y):
+    """Through shared memory: the second half of x, then the first; each by the elements' numbers in the whole array."""
+    memory = cuda.shared.array(0, float32)
+    first, second = part(memory, 0, 16), part(memory, 16, 16)
+    t = 4 * cuda.threadIdx.x
+    store4(first, t, load4(x, t))
+    store4(second, t, load4(x, 16 + t))
+    store4(y, t, load4(second, t))
+    store4(y, 16 + t, load4(first, t))
+
+
+def test_parts_and_elements_counted_through_several_axes(rng):
+    x = rng.standard_normal((2, 2, 8)).astype(np.float32)
+    y = np.zeros_like(x)
+    device.launch(swap_parts_kernel, 1, 4, x, y, shared=128)
+    np.testing.assert_array_equal(y, x[::-1])
+
+
+@cuda.jit
+def part_kernel(x, y, start, length):
+    y[0] = part(x, start, length)[0]
+
+
+@simulator_only
+@pytest.mark.parametrize(("start", "length"), [(0, 17), (-1, 4), (15, 2)])
+def test_a_part_outside_is_an_error(start, length):
+    with pytest.raises(OutOfBoundsError, match="part_kernel"):
+        device.launch(part_kernel, 1, 1, np.zeros(16, np.float32), np.zeros(1, np.float32), start, length)
+
+
+@simulator_only
+def test_a_part_of_a_matrix_is_an_error():
+    with pytest.raises(TypeError, match="one-dimensional"):
+        device.launch(part_kernel, 1, 1, np.zeros((4, 4), np.float32), np.zeros(1, np.float32), 0, 4)
 
 
 def test_four_elements_move_together(rng):
@@ -84,8 +121,8 @@ def test_what_a_gpu_does_not_compile_is_an_error():
         device.launch(store_three_kernel, 1, 1, np.zeros(16, np.float32))
     with pytest.raises(TypeError, match="4-wide access needs a float32 or float64 array, not int32"):
         device.launch(load_at_kernel, 1, 1, np.zeros(16, np.int32), np.zeros(1, np.int32), 0)
-    with pytest.raises(IndexError, match="a 4-wide access needs 2 indices, not 1"):
-        device.launch(load_at_kernel, 1, 1, np.zeros((4, 4), np.float32), np.zeros(1, np.float32), 0)
+    with pytest.raises(IndexError, match="a 4-wide access needs 3 indices, not 2"):
+        device.launch(load_row_kernel, 1, 1, np.zeros((2, 4, 4), np.float32), np.zeros(1, np.float32))
     strided = cuda.to_device(np.zeros((4, 8), np.float32))[:, :4]
     with pytest.raises(ValueError, match="4-wide access needs a C-contiguous array"):
         device.launch(load_row_kernel, 1, 1, strided, np.zeros(1, np.float32))

@@ -102,11 +102,13 @@ def test_the_commit_of_the_clone():
 
 
 def test_an_installed_package_has_no_commit(monkeypatch, tmp_path):
+    monkeypatch.delenv("FA_NUMBA_COMMIT", raising=False)
     monkeypatch.setattr(recorded, "__file__", str(tmp_path / "recorded.py"))
     assert recorded._commit() == ("unknown", None)
 
 
 def test_without_git_and_the_driver_s_tool(monkeypatch):
+    monkeypatch.delenv("FA_NUMBA_COMMIT", raising=False)
     monkeypatch.setenv("PATH", "")
     assert recorded._commit() == ("unknown", None)
     assert recorded._driver() == "unknown"

@@ -149,7 +149,8 @@ class KernelArray:
             self._shadow[where] = self._written
 
     def _run_index(self, index: Any, length: int) -> tuple:
-        index = index if type(index) is tuple else (index,)
+        if type(index) is not tuple:
+            index = self._unraveled(index)
         if len(index) != self.ndim:
             raise IndexError(f"a {length}-wide access needs {self.ndim} indices, not {len(index)}")
         first, end = index[-1], index[-1] + length
@@ -163,6 +164,14 @@ class KernelArray:
             what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of 16 bytes"
             raise self._launch.thread_error(MisalignedAccessError, what)
         return (*index[:-1], slice(first, end))
+
+    def _unraveled(self, index: int) -> tuple[int, ...]:
+        """Return the index of each axis for one that counts elements in C order."""
+        if self.ndim == 1:
+            return (index,)
+        if not 0 <= index < self.size:
+            raise self._outside((index,))
+        return tuple(int(i) for i in np.unravel_index(index, self.shape))
 
     def _offset(self, index: tuple) -> int:
         """Return how many bytes an element lies behind the start of the allocation."""
@@ -213,16 +222,10 @@ class FlatView:
         self._array = array
 
     def __getitem__(self, index: int) -> Any:
-        return self._array[self._unraveled(index)]
+        return self._array[self._array._unraveled(index)]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self._array[self._unraveled(index)] = value
-
-    def _unraveled(self, index: int) -> tuple[int, ...]:
-        array = self._array
-        if not 0 <= index < array.size:
-            raise array._outside((index,))
-        return tuple(int(i) for i in np.unravel_index(index, array.shape))
+        self._array[self._array._unraveled(index)] = value
 
 
 def index_text(index: Any) -> str:

@@ -1,4 +1,4 @@
-"""4-wide loads and stores on the simulator; :mod:`fa_numba.primitives` has the instructions a GPU executes."""
+"""4-wide accesses and parts of arrays on the simulator; :mod:`fa_numba.primitives` has what a GPU executes."""
 
 from typing import Any
 
@@ -15,3 +15,10 @@ def store4(array: KernelArray, index: Any, values: tuple) -> None:
     if len(values) != 4:
         raise TypeError(f"store4 writes a tuple of 4 values; {len(values)} were given")
     array.write_run(index, values)
+
+
+def part(array: KernelArray, start: int, length: int) -> KernelArray:
+    """Return ``length`` elements of a one-dimensional array from ``start`` on."""
+    if array.ndim != 1:
+        raise TypeError(f"part takes a one-dimensional array; this one has shape {array.shape}")
+    return array[start : start + length]
