@@ -87,11 +87,12 @@ class Call:
         """Return the inputs by name, as contiguous device arrays."""
         return self._arrays.items()
 
-    def empty(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Return a new device array in the inputs' dtype; the simulator fills it with NaN, so that gaps show."""
-        array = pool.allocate(shape, self.dtype, self.stream)
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        """Return a new device array, in the inputs' dtype if none is given; the simulator fills it, so that gaps show."""
+        dtype = self.dtype if dtype is None else np.dtype(dtype)
+        array = pool.allocate(shape, dtype, self.stream)
         if SIMULATED:
-            array._ary.fill(np.nan)
+            array._ary.fill(np.nan if dtype.kind == "f" else np.iinfo(dtype).min)
         if ledger.is_open():
             # Whoever drops the array last, the caller perhaps, strikes it out of the ledger; at exit nobody reads one.
             weakref.finalize(array, ledger.hold(name, array)).atexit = False

@@ -50,9 +50,10 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Limits:
-    """The launch limits of a device; shared memory in bytes."""
+    """What a device has: shared memory in bytes, multiprocessors (the simulator is like one), and launch limits."""
 
     shared_per_block: int
+    multiprocessors: int = 1
     threads_per_block: int = 1024
     block: tuple[int, int, int] = (1024, 1024, 64)
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)

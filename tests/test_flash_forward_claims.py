@@ -6,7 +6,7 @@ from conftest import ROOT
 
 from fa_numba import limits, recorded
 from fa_numba.plots import measured
-from fa_numba.step4_flash_forward import _elements
+from fa_numba.step4_flash_forward.small_tiles import _elements
 
 
 @pytest.fixture(scope="module")

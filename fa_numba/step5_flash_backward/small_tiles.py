@@ -1,31 +1,15 @@
-"""Step 5: the gradients of flash attention, by recomputing the probabilities tile by tile."""
+"""The first rung of step 5, the kernels to read first: one for dk and dv, one for dq, with small tiles."""
 
 import functools
 from typing import Any
 
-from numba import cuda, float32, from_dtype
+from numba import cuda, from_dtype
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP, warp_sum
 from fa_numba.step2_online_softmax import weight
-from fa_numba.step4_flash_forward import choose_blocks, padded
+from fa_numba.step4_flash_forward.small_tiles import choose_blocks, padded
+from fa_numba.step5_flash_backward.delta import launch_delta
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
-
-DELTA_THREADS = 128
-
-
-@cuda.jit
-def delta_kernel(do, o, delta):
-    """delta_i = sum_c do_ic o_ic, which is also sum_j p_ij dp_ij: one warp a row (Dao 2023, section 3.1.2)."""
-    row = cuda.grid(1) // WARP
-    b, i = row // do.shape[1], row % do.shape[1]
-    if row < delta.size:
-        total = float32(0)
-        for c in range(cuda.laneid, do.shape[2], WARP):
-            total += do[b, i, c] * o[b, i, c]
-        total = warp_sum(total)
-        if cuda.laneid == 0:
-            delta[b, i] = total
 
 
 @functools.cache
@@ -178,74 +162,23 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
     return flash_backward_dq_kernel
 
 
-def flash_backward(
-    do: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    o: Any,
-    m: Any,
-    l: Any,
-    *,
-    causal: bool = False,
-    scale: Any = None,
+def launch(
+    call: arrays.Call,
+    posed: problem.Problem,
+    dq: Any,
+    dk: Any,
+    dv: Any,
     block_q: Any = None,
     block_k: Any = None,
-) -> tuple[Any, Any, Any]:
-    """Return the gradients (dq, dk, dv) of attention, from the output and the two numbers a row that the forward saved.
-
-    Parameters
-    ----------
-    do : array of shape (..., n_q, d_v)
-        The gradient of the output.
-    q, k, v, causal, scale, block_q, block_k
-        As given to :func:`fa_numba.flash_forward`.
-    o, m, l
-        What it returned.
-
-    Returns
-    -------
-    tuple of array
-        dq, dk and dv, of the shapes of q, k and v. Where query heads share a key head, its gradients are their sum.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For arrays, shapes, scales and tiles that do not fit.
-
-    Notes
-    -----
-    Dao, "FlashAttention-2" (2023), algorithm 2, in two kernels: no block writes what another one adds to, so that there
-    is nothing to make atomic, and the result is the same bit for bit in every run.
-    """
-    call = arrays.Call(do=do, q=q, k=k, v=v, o=o, m=m, l=l)
-    posed = problem.check(call.shapes, causal, scale, call.dtype)
-    for name in ("do", "o"):
-        problem.check_like(name, call.shapes[name], posed.shape_o)
-    for name in ("m", "l"):
-        problem.check_like(name, call.shapes[name], posed.shape_rows)
+) -> None:
+    """Start the kernels for the inputs of a call; ValueError for tiles that do not fit."""
     block_q, block_k = choose_blocks(posed, call.dtype, block_q, block_k, _elements)
-    with call:
-        dq, dk, dv = (call.empty(f"d{name}", call.shapes[name]) for name in "qkv")
-        if posed.heads * posed.n_q * posed.n_k > 0:
-            _launch(call, posed, block_q, block_k, dq, dk, dv)
-        else:  # nobody sees anything
-            for gradient in (dq, dk, dv):
-                arrays.fill_with_zeros(gradient, call.stream)
-        return call.result(dq), call.result(dk), call.result(dv)
-
-
-def _launch(call: Any, posed: problem.Problem, block_q: int, block_k: int, dq: Any, dk: Any, dv: Any) -> None:
     accesses = device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k)
     device.warn_if_slow("flash_backward", accesses * 7 // 2)  # 7 products, where the forward has 2
-    delta = call.empty("delta", posed.shape_rows)
-    do, q, k, v, o, m, l = (posed.by_head(name, call[name]) for name in ("do", "q", "k", "v", "o", "m", "l"))
-    delta_rows = posed.by_head("delta", delta)
-    rows = posed.heads * posed.n_q
-    device.launch(delta_kernel, -(-rows * WARP // DELTA_THREADS), DELTA_THREADS, do, o, delta_rows, stream=call.stream)
+    delta = launch_delta(call, posed)
     d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
     form = (block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))
-    inputs = (do, q, k, v, m, l, delta_rows)
+    inputs = (*(posed.by_head(name, call[name]) for name in ("do", "q", "k", "v", "m", "l")), delta)
     numbers = (call.dtype.type(posed.scale), posed.group, posed.n_k - posed.n_q)
     threads = block_q * block_k // (R * R)
     options = dict(shared=_elements(block_q, block_k, d, d_v) * call.dtype.itemsize, stream=call.stream)

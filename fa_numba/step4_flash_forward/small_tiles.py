@@ -1,14 +1,14 @@
-"""Step 4: attention in one kernel that never writes a score to memory (FlashAttention's forward pass)."""
+"""The second rung of step 4, the kernel to read first: four rows and four keys a thread, in registers."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda, from_dtype
 
-from fa_numba import arrays, device, problem
+from fa_numba import device, problem
 from fa_numba.primitives import FULL_MASK
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
@@ -122,91 +122,9 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
     return flash_forward_kernel
 
 
-class FlashOutput(NamedTuple):
-    """The output of flash attention, and the two numbers a row that its backward needs."""
-
-    o: Any
-    m: Any
-    l: Any
-
-    @property
-    def lse(self) -> Any:
-        """m + log(l): the natural logarithm of a row's sum of exp(scores); -inf for a row that saw no key."""
-        return arrays.log_sum_exp(self.m, self.l)
-
-
-def flash_forward(
-    q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, block_q: Any = None, block_k: Any = None
-) -> FlashOutput:
-    """Return attention's output softmax(q k^T scale) v, and each row's maximum m and normalizer l.
-
-    Parameters
-    ----------
-    q : array of shape (..., n_q, d)
-    k : array of shape (..., n_k, d)
-    v : array of shape (..., n_k, d_v)
-        float32 or float64, with none, one (heads) or two (batch, heads) leading axes. k and v may have fewer heads, a
-        divisor of q's. d and d_v from 1 to 256.
-    causal : bool
-        Query i sees key j only if j <= i + n_k - n_q.
-    scale : float, optional
-        What scores are multiplied by; 1 / sqrt(d) if None.
-    block_q, block_k : int, optional
-        The tile: 8, 16, 32 or 64 queries and keys. None chooses.
-
-    Returns
-    -------
-    FlashOutput
-        o of shape (..., n_q, d_v); m and l of shape (..., n_q), m the maximum of the scaled scores.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For arrays, shapes, scales and tiles that do not fit.
-
-    Notes
-    -----
-    Dao, "FlashAttention-2" (2023), algorithm 1.
-    """
-    call = arrays.Call(q=q, k=k, v=v)
-    posed = problem.check(call.shapes, causal, scale, call.dtype)
+def launch(call: Any, posed: problem.Problem, o: Any, m: Any, l: Any, block_q: Any = None, block_k: Any = None) -> None:
+    """Start the kernel for the inputs of a call; ValueError for tiles that do not fit."""
     block_q, block_k = choose_blocks(posed, call.dtype, block_q, block_k, _elements)
-    with call:
-        o = call.empty("o", posed.shape_o)
-        m = call.empty("m", posed.shape_rows)
-        l = call.empty("l", posed.shape_rows)
-        if m.size > 0:
-            _launch(call, posed, block_q, block_k, o, m, l)
-        return FlashOutput(call.result(o), call.result(m), call.result(l))
-
-
-def flash_attention(
-    q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, return_lse: bool = False
-) -> Any:
-    """Return attention's output, computed by the fastest kernel that fits inputs and device.
-
-    Parameters
-    ----------
-    q, k, v, causal, scale
-        As for :func:`flash_forward`.
-    return_lse : bool
-        Whether to return the logarithm of each row's sum of exp(scores) too.
-
-    Returns
-    -------
-    array or tuple of array
-        o of shape (..., n_q, d_v), or (o, lse) with lse of shape (..., n_q).
-
-    Raises
-    ------
-    TypeError, ValueError
-        Those of :func:`flash_forward`.
-    """
-    output = flash_forward(q, k, v, causal=causal, scale=scale)
-    return (output.o, output.lse) if return_lse else output.o
-
-
-def _launch(call: Any, posed: Any, block_q: int, block_k: int, o: Any, m: Any, l: Any) -> None:
     d, d_v = (padded(width, max(block_q, block_k)) for width in (posed.d, posed.d_v))
     kernel = make_flash_forward(block_q, block_k, d, d_v, posed.causal, from_dtype(call.dtype))
     device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k))

@@ -1,0 +1,214 @@
+"""The third rung of step 4: eight rows and up to eight keys a thread, in registers; float32 only."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, int32
+
+from fa_numba import arrays, device, problem
+from fa_numba.primitives import WARP, part
+from fa_numba.step2_online_softmax import rescale, weight
+from fa_numba.step4_flash_forward import split_keys
+from fa_numba.tiles import PAD, clear
+from fa_numba.wide_tiles import (
+    PAD_P,
+    R8,
+    add_visible_wide_products,
+    add_wide_dots,
+    add_wide_products,
+    load_wide_tile,
+    place,
+    store_wide,
+    store_wide_rows,
+    wide_row_max,
+    wide_row_sum,
+)
+
+
+class Tile(NamedTuple):
+    """A tile: queries of a block, keys a thread has of it at a time, and threads across."""
+
+    block_q: int
+    columns: int
+    across: int
+
+    @property
+    def block_k(self) -> int:
+        """Keys of the tile."""
+        return self.columns * self.across
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block_q // R8 * self.across
+
+
+# By head dim up to which they serve; of each the first that fits the device's shared memory. Measured on an H200: two
+# blocks of 128 threads a multiprocessor, or one of 256, with as many keys as shared memory and registers have room for.
+TILES = {
+    32: (Tile(128, 8, 8), Tile(64, 4, 8)),
+    64: (Tile(128, 8, 8), Tile(128, 4, 8), Tile(64, 4, 8)),
+    96: (Tile(128, 4, 8), Tile(64, 4, 8)),
+    128: (Tile(128, 6, 16), Tile(64, 2, 16)),
+    192: (Tile(128, 2, 16), Tile(64, 2, 16)),
+    256: (Tile(128, 2, 16),),
+}
+FEW = Tile(64, 8, 8)  # for problems of few queries, up to head dim 64
+LEAST_TILES = 2  # of keys that a split should have
+BLOCKS = 2  # a multiprocessor should have
+
+
+@functools.cache
+def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
+    """Return the kernel for a tile; d is a multiple of 8, d_v of 4 * across."""
+    block_q, columns, across = tile
+    block_k, threads, down = tile.block_k, tile.threads, block_q // R8
+    lanes_down = WARP // across
+    warp_rows = R8 * lanes_down
+    width = d_v // across
+    k_start = block_q * (d + PAD)
+    v_start = k_start + block_k * (d + PAD)
+    p_start = v_start + block_k * (d_v + PAD)
+
+    @cuda.jit(device=True, forceinline=True)
+    def hide(s, x, keys, edge):
+        """s = -inf for what lies past the last key, or behind the edge that the mask leaves the thread's first row."""
+        for j in range(columns):
+            for r in range(R8):
+                if j * across >= keys - x or (causal and j * across - r * lanes_down > edge - x):
+                    s[r, j] = float32(-math.inf)
+
+    @cuda.jit(device=True, forceinline=True, fastmath=True)
+    def online_softmax_tile(s, acc, m, l):
+        """One step of the online softmax for the thread's eight rows: m, l and acc move on, and s becomes p."""
+        for r in range(R8):
+            m_tile = s[r, 0]
+            for j in range(1, columns):
+                m_tile = max(m_tile, s[r, j])
+            m[r], alpha = rescale(m[r], wide_row_max(m_tile, across))
+            l[r] *= alpha  # what was added up against the old maximum
+            for c in range(width):
+                acc[r, c] *= alpha
+            for j in range(columns):
+                s[r, j] = weight(s[r, j], m[r])
+                l[r] += s[r, j]
+
+    @cuda.jit(device=True, forceinline=True)
+    def normalize(acc, m, l, m_out, l_out, b, first, x):
+        """o = acc / l, and m and l go to memory: l summed over the threads that share a row."""
+        for r in range(R8):
+            i = first + r * lanes_down
+            l_i = wide_row_sum(l[r], across)
+            inverse = float32(1) / l_i if l_i != float32(0) else float32(0)  # a row that saw no key: o = 0
+            for c in range(width):
+                acc[r, c] *= inverse
+            if i < m_out.shape[1] and x == 0:
+                m_out[b, i] = m[r]
+                l_out[b, i] = l_i
+
+    @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
+    def wide_flash_forward_kernel(q, k, v, o, m_out, l_out, scale, group, offset, share):
+        """One block: block_q queries of a head against a share of its keys (Dao 2023, algorithm 1)."""
+        memory = cuda.shared.array(0, float32)
+        q_tile, k_tile = part(memory, 0, k_start), part(memory, k_start, block_k * (d + PAD))
+        v_tile = part(memory, v_start, block_k * (d_v + PAD))
+        p_tile = part(memory, p_start, block_k * (block_q + PAD_P))
+        x, y, row = place(across)
+        n_q, n_k = q.shape[1], k.shape[1]
+        blocks = (n_q + block_q - 1) // block_q
+        b, block = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
+        first_q = (blocks - 1 - block if causal else block) * block_q  # those that see most keys start first
+        s = cuda.local.array((R8, columns), float32)
+        acc = cuda.local.array((R8, width), float32)
+        m = cuda.local.array(R8, float32)
+        l = cuda.local.array(R8, float32)
+        for r in range(R8):
+            m[r] = float32(-math.inf)
+            l[r] = float32(0)
+        clear(acc)
+        load_wide_tile(q_tile, q, b, first_q, block_q, d, scale, threads)  # the scores come out scaled
+        start = cuda.blockIdx.y * share
+        end = min(start + share, min(n_k, first_q + block_q + offset) if causal else n_k)
+        for first_k in range(start, end, block_k):
+            cuda.syncthreads()  # all are done with the tiles before
+            load_wide_tile(k_tile, k, b // group, first_k, block_k, d, float32(1), threads)
+            load_wide_tile(v_tile, v, b // group, first_k, block_k, d_v, float32(1), threads)
+            cuda.syncthreads()
+            seen = first_q + offset - first_k  # the last key of the tile that the block's first query sees
+            edge = int32(max(-block_q, min(seen + row, block_k)))  # the thread's first row
+            least = int32(max(-block_q, min(seen + row // warp_rows * warp_rows, block_k)))  # the warp's first row
+            if not causal or least + warp_rows > 0:
+                partly = causal and least < block_k - 1
+                clear(s)
+                add_wide_dots(s, q_tile, row, k_tile, x, across, d)  # S = Q K^T scale
+                if partly or first_k + block_k > n_k:
+                    hide(s, x, int32(min(n_k - first_k, block_k)), edge)
+                online_softmax_tile(s, acc, m, l)
+                store_wide(p_tile, s, x, y, across, down)
+                cuda.syncwarp()  # the warp's rows of p are there
+                if partly:  # O += P V
+                    last = min(block_k, least + warp_rows)
+                    add_visible_wide_products(acc, p_tile, y, down, v_tile, x, across, 0, last, d_v, 1, edge)
+                else:
+                    add_wide_products(acc, p_tile, y, down, v_tile, x, across, block_k, d_v)
+        part_b = cuda.blockIdx.y * q.shape[0] + b
+        normalize(acc, m, l, m_out, l_out, part_b, first_q + row, x)
+        store_wide_rows(o, acc, part_b, first_q + row, x, across)
+
+    return wide_flash_forward_kernel
+
+
+def choose_tile(posed: problem.Problem) -> Tile | None:
+    """Return the tile for a problem on this device; None if none fits."""
+    width = max(posed.d, posed.d_v)
+    limits = device.device_limits()
+    if width <= 64 and posed.heads * -(-posed.n_q // 128) * BLOCKS < limits.multiprocessors:
+        fitting = [FEW, *TILES[64]]
+    else:
+        fitting = next(tiles for most, tiles in TILES.items() if width <= most)
+    return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limits.shared_per_block), None)
+
+
+def launch(call: arrays.Call, posed: problem.Problem, o: Any, m: Any, l: Any, tile: Tile | None = None) -> None:
+    """Start the kernel for the inputs of a call; ValueError if the device has no room for a tile."""
+    tile = tile or choose_tile(posed)
+    if tile is None or call.dtype != np.float32:
+        raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
+    device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(tile.block_q, tile.block_k))
+    d, d_v = _padded(tile, posed)
+    blocks = posed.heads * -(-posed.n_q // tile.block_q)
+    tiles = max(1, -(-posed.n_k // tile.block_k))
+    splits = max(1, min(BLOCKS * device.device_limits().multiprocessors // blocks, tiles // LEAST_TILES))
+    share = -(-tiles // splits) * tile.block_k
+    splits = max(1, -(-posed.n_k // share))
+
+    def start(o: Any, m: Any, l: Any) -> None:
+        device.launch(
+            make_wide_flash_forward(tile, d, d_v, posed.causal),
+            (blocks, splits),
+            tile.threads,
+            *(posed.by_head(name, call[name]) for name in "qkv"),
+            *(o, m, l),
+            call.dtype.type(posed.scale),
+            posed.group,
+            posed.n_k - posed.n_q,
+            share,
+            shared=4 * _elements(tile, posed),
+            stream=call.stream,
+        )
+
+    split_keys.run(call, posed, splits, o, m, l, start)
+
+
+def _padded(tile: Tile, posed: problem.Problem) -> tuple[int, int]:
+    """Return the head dims rounded up to what the kernel takes."""
+    return -(-posed.d // 8) * 8, -(-posed.d_v // (4 * tile.across)) * 4 * tile.across
+
+
+def _elements(tile: Tile, posed: problem.Problem) -> int:
+    """Count the elements of the tiles of q, k, v and p."""
+    d, d_v = _padded(tile, posed)
+    of_q, of_p = tile.block_q * (d + PAD), tile.block_k * (tile.block_q + PAD_P)
+    return of_q + tile.block_k * (d + d_v + 2 * PAD) + of_p

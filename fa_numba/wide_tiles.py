@@ -1,0 +1,190 @@
+"""Products of tiles with eight by eight numbers a thread: the fast form of :mod:`fa_numba.tiles`, in float32.
+
+A thread has eight rows of the result, so that what it reads from shared memory goes into twice as many products as with
+four; then registers, not shared memory, set the pace. Three things follow from that:
+
+- The threads of a block stand in ``down`` rows by ``across`` columns (8 or 16), and a warp owns whole rows of scores.
+  What a warp writes to shared memory for itself needs no barrier of the block.
+- Neighbouring lanes have different rows and the same columns: then a 128-bit read of shared memory, by a whole warp,
+  takes two steps instead of four.
+- Loops that the compiler must unroll, lest registers become memory, are short; longer ones are written out.
+"""
+
+from numba import cuda, float32, int32
+
+from fa_numba.primitives import FULL_MASK, WARP, load4, store4
+from fa_numba.tiles import PAD, load_tile
+
+R8 = 8  # rows in a thread's register tile
+PAD_P = 8  # of a row of p, where two rows of threads by four keys share a read of 128 bytes
+
+
+@cuda.jit(device=True, forceinline=True)
+def place(across):
+    """Return where a thread stands: its column x, its row y among the threads, and its first row of the tile.
+
+    Its rows of the tile lie WARP / across apart, so that those of a warp are neighbours.
+    """
+    t = cuda.threadIdx.x
+    lanes_down = WARP // across
+    x = t // 2 % across
+    lane_row = t % 2 + t % WARP // (2 * across) * 2
+    return x, t // WARP * lanes_down + lane_row, t // WARP * lanes_down * R8 + lane_row
+
+
+@cuda.jit(device=True, forceinline=True)
+def load_wide_tile(tile, x, b, first, length, width, factor, threads):
+    """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x."""
+    across = width // 4  # threads for a row
+    if x.shape[2] == width and first + length <= x.shape[1] and threads % across == 0:
+        row, c = cuda.threadIdx.x // across, 4 * (cuda.threadIdx.x % across)
+        start = (b * x.shape[1] + first + row) * width + c  # from here on, all offsets are constants
+        to = row * (width + PAD) + c
+        rows = threads // across
+        for n in range(length // rows):
+            four = load4(x, start + n * rows * width)
+            to_n = to + n * rows * (width + PAD)
+            store4(tile, to_n, (four[0] * factor, four[1] * factor, four[2] * factor, four[3] * factor))
+    else:
+        load_tile(tile, x, b, first, length, width, factor, threads)
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_column(s, a, b_four, j):
+    """s[r, j] += sum_e a[r, e] b[e]."""
+    for e in range(4):
+        for r in range(R8):
+            s[r, j] += a[r, e] * b_four[e]
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_four_terms(s, a, row, lanes_down, b, x, across, width, c):
+    """s[r, j] += the four terms of their dot product from column c on."""
+    four = cuda.local.array((R8, 4), float32)
+    stride = width + PAD
+    for r in range(R8):
+        a_four = load4(a, (row + r * lanes_down) * stride + c)
+        for e in range(4):
+            four[r, e] = a_four[e]
+    columns = s.shape[1]
+    add_column(s, four, load4(b, x * stride + c), 0)
+    add_column(s, four, load4(b, (x + across) * stride + c), 1)
+    if columns > 2:
+        add_column(s, four, load4(b, (x + 2 * across) * stride + c), 2)
+    if columns > 3:
+        add_column(s, four, load4(b, (x + 3 * across) * stride + c), 3)
+    if columns > 4:
+        add_column(s, four, load4(b, (x + 4 * across) * stride + c), 4)
+        add_column(s, four, load4(b, (x + 5 * across) * stride + c), 5)
+    if columns > 6:
+        add_column(s, four, load4(b, (x + 6 * across) * stride + c), 6)
+        add_column(s, four, load4(b, (x + 7 * across) * stride + c), 7)
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_wide_dots(s, a, row, b, x, across, width):
+    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of tiles a and b."""
+    for c in range(0, width, 8):
+        add_four_terms(s, a, row, WARP // across, b, x, across, width, c)
+        add_four_terms(s, a, row, WARP // across, b, x, across, width, c + 4)
+
+
+@cuda.jit(device=True, forceinline=True)
+def store_wide(p_tile, s, x, y, across, down):
+    """p_tile[column, row] = s: turned around, so that a thread finds its eight rows of one column in two reads."""
+    for j in range(s.shape[1]):
+        for h in range(0, R8, 4):
+            index = (x + j * across) * (R8 * down + PAD_P) + h * down + 4 * y
+            store4(p_tile, index, (s[h, j], s[h + 1, j], s[h + 2, j], s[h + 3, j]))
+
+
+@cuda.jit(device=True, forceinline=True)
+def load_eight(p, p_tile, k, y, down):
+    """p[r] = p_tile[k, row of r]: what :func:`store_wide` has written."""
+    for h in range(0, R8, 4):
+        four = load4(p_tile, k * (R8 * down + PAD_P) + h * down + 4 * y)
+        for e in range(4):
+            p[h + e] = four[e]
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_outer_product(acc, p_tile, y, down, v, x, across, width, k):
+    """acc[r, c] += p[row of r, k] v[k, col(c)]; the columns of :func:`fa_numba.tiles.add_products`."""
+    p = cuda.local.array(R8, float32)
+    load_eight(p, p_tile, k, y, down)
+    for g in range(acc.shape[1] // 4):
+        four = load4(v, k * (width + PAD) + 4 * (x + g * across))
+        for c in range(4):
+            for r in range(R8):  # inside: a column of v stays at hand for eight products
+                acc[r, 4 * g + c] += p[r] * four[c]
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_wide_products(acc, p_tile, y, down, v, x, across, length, width):
+    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over the length keys of tile v, a multiple of eight."""
+    for k in range(0, length, 8):
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 1)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 2)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 3)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 4)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 5)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 6)
+        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 7)
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_visible_wide_products(acc, p_tile, y, down, v, x, across, first, end, width, direction, most):
+    """As add_wide_products over k from first to end, but a row takes only the k it sees: what is hidden may be NaN.
+
+    The thread's row r sees the k with direction * (k - r WARP / across) <= most.
+    """
+    p = cuda.local.array(R8, float32)
+    for k in range(first, end):
+        load_eight(p, p_tile, k, y, down)
+        distance = direction * int32(k) - most
+        for g in range(acc.shape[1] // 4):
+            four = load4(v, k * (width + PAD) + 4 * (x + g * across))
+            for r in range(R8):
+                if distance <= direction * r * (WARP // across):
+                    for c in range(4):
+                        acc[r, 4 * g + c] += p[r] * four[c]
+
+
+@cuda.jit(device=True, forceinline=True)
+def wide_row_max(value, across):
+    """The maximum over the threads that share a row."""
+    if across == 16:
+        value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, 16))
+    value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, 8))
+    value = max(value, cuda.shfl_xor_sync(FULL_MASK, value, 4))
+    return max(value, cuda.shfl_xor_sync(FULL_MASK, value, 2))
+
+
+@cuda.jit(device=True, forceinline=True)
+def wide_row_sum(value, across):
+    """The sum over the threads that share a row."""
+    if across == 16:
+        value += cuda.shfl_xor_sync(FULL_MASK, value, 16)
+    value += cuda.shfl_xor_sync(FULL_MASK, value, 8)
+    value += cuda.shfl_xor_sync(FULL_MASK, value, 4)
+    return value + cuda.shfl_xor_sync(FULL_MASK, value, 2)
+
+
+@cuda.jit(device=True, forceinline=True)
+def store_wide_rows(out, acc, b, first, x, across):
+    """out[b, first + r WARP / across, col(c)] = acc[r, c], as far as out reaches."""
+    whole = out.shape[2] % 4 == 0  # every row of out starts at a multiple of 16 bytes
+    for r in range(R8):
+        i = first + r * (WARP // across)
+        for g in range(acc.shape[1] // 4):
+            column = 4 * (x + g * across)
+            if whole and i < out.shape[1] and column < out.shape[2]:
+                store4(out, (b, i, column), (acc[r, 4 * g], acc[r, 4 * g + 1], acc[r, 4 * g + 2], acc[r, 4 * g + 3]))
+    if not whole:
+        for r in range(R8):
+            i = first + r * (WARP // across)
+            for c in range(acc.shape[1]):
+                column = c // 4 * 4 * across + 4 * x + c % 4
+                if i < out.shape[1] and column < out.shape[2]:
+                    out[b, i, column] = acc[r, c]
