@@ -1,4 +1,4 @@
-"""Step 2: softmax with one block a row: first in three passes over the row, then online, in two."""
+"""Step 2: softmax with one block a row: first in three passes over the row, then online, in two, then in one."""
 
 import functools
 import math
@@ -6,13 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, from_dtype
+from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device
 from fa_numba.primitives import WARP, load, store, warp_max, warp_sum
 
 THREADS = (32, 64, 128, 256)  # a block
 SHARE = 16  # elements of a row that a thread should have, if the row is long enough
+
+# A row in registers, of which a thread has 64 if 1024 threads share a multiprocessor's 65,536.
+MOST_THREADS = 1024
+MOST_GROUPS = {4: 8, 1: 16}  # that a thread may keep, of four elements and of one; longer rows take more threads first
+BLOCK_THREADS = 128  # a block of rows that have a warp each
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -150,16 +155,69 @@ def make_online_softmax(threads: int, width: int, dtype: Any) -> Any:
     return online_softmax_kernel
 
 
+@functools.cache
+def make_register_softmax(threads: int, rows: int, groups: int, width: int, dtype: Any) -> Any:
+    """Return the kernel for so many threads a row and rows a block; each thread keeps groups of one element or four."""
+
+    @cuda.jit(fastmath=True, launch_bounds=(threads * rows, MOST_THREADS // (threads * rows)))
+    def register_softmax_kernel(x, y):
+        """y[i] = softmax(x[i]), and x is read once: each thread keeps its share of the row in registers."""
+        warp_m = cuda.shared.array(WARP, dtype)
+        warp_l = cuda.shared.array(WARP, dtype)
+        e = cuda.local.array((groups, width), dtype)
+        i = cuda.blockIdx.x * rows + cuda.threadIdx.y
+        n = x.shape[1] if i < x.shape[0] else 0  # a row after the last has no elements
+        first = width * cuda.threadIdx.x
+        left = int32(n - first)  # a group that starts before so many elements more is there
+        for g in range(groups):  # all loads before anything waits for one
+            if g * width * threads < left:
+                load(e[g], x, (i, first + g * width * threads))
+            else:
+                for c in range(width):
+                    e[g, c] = dtype(-math.inf)  # is worth 0
+        m = dtype(-math.inf)
+        for g in range(groups):  # m = max_j x_ij, of the warp's part of the row
+            for c in range(width):
+                m = max(m, e[g, c])
+        m = warp_max(m)
+        l = dtype(0)
+        for g in range(groups):  # l = sum_j exp(x_ij - m), and its terms are kept
+            for c in range(width):
+                e[g, c] = weight(e[g, c], m)
+                l += e[g, c]
+        l = warp_sum(l)
+        m_row = m
+        if threads > WARP:  # the parts of the warps, one a lane, are merged as those of the lanes were
+            if cuda.laneid == 0:
+                warp_m[cuda.threadIdx.x // WARP] = m
+                warp_l[cuda.threadIdx.x // WARP] = l
+            cuda.syncthreads()
+            lane = cuda.laneid
+            m_part, l_part = dtype(-math.inf), dtype(0)
+            if lane < threads // WARP:
+                m_part, l_part = warp_m[lane], warp_l[lane]
+            m_row, l = warp_merge(m_part, l_part)
+        # y_ij = exp(x_ij - m) exp(m - m_i) / l_i; a row of -inf gives 0
+        factor = weight(m, m_row) / l if l != dtype(0) else dtype(0)
+        for g in range(groups):
+            for c in range(width):
+                e[g, c] *= factor
+            if g * width * threads < left:
+                store(y, (i, first + g * width * threads), e[g])
+
+    return register_softmax_kernel
+
+
 def block_softmax(x: Any) -> Any:
-    """Return the softmax of ``x`` over its last axis, computed by one block a row in three passes.
+    """Return the softmax of ``x`` over its last axis, with the row in registers, or in three passes if it is too long.
 
     Arguments, results and errors are those of :func:`fa_numba.naive_softmax`.
     """
-    return arrays.over_rows(x, functools.partial(_launch, "block_softmax", make_block_softmax, 4))
+    return arrays.over_rows(x, functools.partial(_start_fastest, "block_softmax", _start_three_passes))
 
 
 def online_softmax(x: Any) -> Any:
-    """Return the softmax of ``x`` over its last axis, computed by one block a row in two passes.
+    """Return the softmax of ``x`` over its last axis, with the row in registers, or in two passes if it is too long.
 
     Arguments, results and errors are those of :func:`fa_numba.naive_softmax`.
 
@@ -167,12 +225,74 @@ def online_softmax(x: Any) -> Any:
     -----
     Milakov & Gimelshein, "Online normalizer calculation for softmax" (2018), algorithm 3.
     """
-    return arrays.over_rows(x, functools.partial(_launch, "online_softmax", make_online_softmax, 3))
+    return arrays.over_rows(x, functools.partial(_start_fastest, "online_softmax", _start_two_passes))
 
 
-def _launch(name: str, make_kernel: Callable[..., Any], passes: int, x: Any, y: Any, stream: Any) -> None:
+def _start_fastest(name: str, start_long: Callable[..., None], x: Any, y: Any, stream: Any) -> None:
+    start = _start_in_registers if x.shape[1] <= _widest(_width(x)) else start_long
+    start(name, x, y, stream)
+
+
+def _start_three_passes(name: str, x: Any, y: Any, stream: Any) -> None:
+    _launch_passes(name, make_block_softmax, 4, x, y, stream)
+
+
+def _start_two_passes(name: str, x: Any, y: Any, stream: Any) -> None:
+    _launch_passes(name, make_online_softmax, 3, x, y, stream)
+
+
+def _launch_passes(name: str, make_kernel: Callable[..., Any], accesses: int, x: Any, y: Any, stream: Any) -> None:
     rows, n = x.shape
-    device.warn_if_slow(name, passes * rows * n)
+    device.warn_if_slow(name, accesses * rows * n)
     threads = next((threads for threads in THREADS if threads * SHARE >= n), THREADS[-1])
-    width = 4 if n % 4 == 0 and x.dtype == np.float32 else 1  # four: if every row starts at a multiple of 16 bytes
-    device.launch(make_kernel(threads, width, from_dtype(x.dtype)), rows, threads, x, y, stream=stream)
+    kernel = make_kernel(threads, _width(x), from_dtype(x.dtype))
+    device.launch(kernel, rows, threads, x, y, stream=stream)
+
+
+def _start_in_registers(name: str, x: Any, y: Any, stream: Any) -> None:
+    rows, n = x.shape
+    width = _width(x)
+    if n > _widest(width):
+        raise ValueError(
+            f"a row of {n} {x.dtype} elements does not fit in the registers of a block; up to {_widest(1)} do, "
+            f"and up to {_widest(4)} of float32 if their number is a multiple of 4"
+        )
+    device.warn_if_slow(name, 2 * rows * n)
+    threads, groups = _register_tile(n, width)
+    rows_a_block = BLOCK_THREADS // WARP if threads == WARP else 1  # with one warp a row, no barrier binds the rows
+    kernel = make_register_softmax(threads, rows_a_block, groups, width, from_dtype(x.dtype))
+    device.launch(kernel, -(-rows // rows_a_block), (threads, rows_a_block), x, y, stream=stream)
+
+
+def _register_tile(n: int, width: int) -> tuple[int, int]:
+    """Return the threads a row and the groups a thread: powers of 2, so that few kernels do for all n."""
+    has_one_warp = n <= WARP * width * MOST_GROUPS[width]
+    threads = WARP if has_one_warp else min(MOST_THREADS, _power_of_2(n, SHARE))
+    return threads, _power_of_2(n, threads * width)
+
+
+def _widest(width: int) -> int:
+    """Return the length of the longest row that the threads of a block keep in registers."""
+    return MOST_THREADS * width * MOST_GROUPS[width]
+
+
+def _power_of_2(n: int, unit: int) -> int:
+    """Return the lowest power of 2 of which so many units hold n."""
+    return 1 << (-(-n // unit) - 1).bit_length()
+
+
+def _width(x: Any) -> int:
+    """Return how many elements a thread reads at once: four, if every row starts at a multiple of 16 bytes."""
+    return 4 if x.shape[1] % 4 == 0 and x.dtype == np.float32 else 1
+
+
+def _rung(start: Callable[..., None], x: Any) -> Any:
+    return arrays.over_rows(x, functools.partial(start, "softmax"))
+
+
+# The ways to compute it, each at whatever width it takes, for measurements side by side.
+RUNGS: dict[str, Callable[[Any], Any]] = {
+    "three passes": functools.partial(_rung, _start_three_passes),
+    "two passes": functools.partial(_rung, _start_two_passes),
+    "row in registers": functools.partial(_rung, _start_in_registers),
+}

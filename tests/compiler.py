@@ -60,7 +60,7 @@ def forms():
     from fa_numba import step3_standard_attention, step4_flash_forward, step5_flash_backward
     from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
-    from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax
+    from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax, make_register_softmax
     from fa_numba.stopwatch import busy_kernel
     from fa_numba.walk import flash_row_kernel, softmax_steps_kernel
 
@@ -73,6 +73,9 @@ def forms():
             for threads, width in ((32, 1), (64, 4), (256, 4)) if dtype is float32 else ((64, 1),):
                 kernel = make_kernel(threads, width, dtype)
                 yield f"{kernel.py_func.__name__} {threads} {width} {dtype}", kernel, (matrix, matrix)
+        for form in _register_tiles(dtype, float32):
+            text = "threads={} rows={} groups={} width={} {}".format(*form)
+            yield f"register_softmax_kernel {text}", make_register_softmax(*form), (matrix, matrix)
         yield f"softmax_steps_kernel {dtype}", softmax_steps_kernel, (vector, types.int64, matrix)
         yield f"copy_kernel {dtype}", copy_kernel, (types.Array(dtype, 3, "A"), vector)
         yield f"log_sum_exp_kernel {dtype}", log_sum_exp_kernel, (vector, vector, vector)
@@ -97,6 +100,16 @@ def forms():
             yield f"flash_backward_dk_dv_kernel {text}", dk_dv, (*rows, matrix, heads, heads, *numbers)
             dq = step5_flash_backward.make_flash_backward_dq(*form)
             yield f"flash_backward_dq_kernel {text}", dq, (*rows, matrix, heads, *numbers)
+
+
+def _register_tiles(dtype, float32):
+    """Yield the widest forms of softmax with a row in registers: threads, rows, groups, width, dtype."""
+    yield 32, 4, 16, 1, dtype
+    yield 1024, 1, 16, 1, dtype
+    if dtype is float32:
+        yield 32, 4, 8, 4, dtype
+        yield 256, 1, 4, 4, dtype
+        yield 1024, 1, 8, 4, dtype
 
 
 def _tiles(dtype, float32):

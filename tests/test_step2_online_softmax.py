@@ -7,19 +7,19 @@ import pytest
 from conftest import gpu_only, simulator_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import cuda
+from numba import cuda, from_dtype
 from softmax_cases import DTYPES, HARD_ROWS, INF, allowed_error, between_ordinary_rows
 
-from fa_numba import block_softmax, device, naive_softmax, online_softmax, reference
-from fa_numba.step2_online_softmax import merge, warp_merge
+from fa_numba import block_softmax, device, naive_softmax, online_softmax, reference, step2_online_softmax
+from fa_numba.step2_online_softmax import RUNGS, make_register_softmax, merge, warp_merge
 
-SOFTMAXES = [block_softmax, online_softmax]
+PUBLIC = {"block_softmax": block_softmax, "online_softmax": online_softmax}
 SHAPES = [(1,), (2, 31), (1, 32), (3, 33), (2, 257), (2, 700), (2, 2, 3), (5, 1)]
 
 
-@pytest.fixture(params=SOFTMAXES, ids=lambda function: function.__name__)
+@pytest.fixture(params=RUNGS | PUBLIC)
 def softmax(request):
-    return request.param
+    return (RUNGS | PUBLIC)[request.param]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -92,7 +92,7 @@ def test_strided_and_device_inputs(rng, softmax):
 
 def test_all_steps_agree(rng):
     x = rng.standard_normal((4, 90)).astype(np.float64)
-    for softmax in SOFTMAXES:
+    for softmax in (RUNGS | PUBLIC).values():
         np.testing.assert_allclose(softmax(x), naive_softmax(x), rtol=1e-14)
 
 
@@ -108,17 +108,17 @@ def test_bad_inputs(softmax, launches):
 
 
 @simulator_only
-def test_a_call_that_would_take_minutes_warns_first(softmax, launches):
-    with pytest.warns(
-        device.SlowSimulation, match=rf"^{softmax.__name__} will take about \d+ minutes on the simulator"
-    ):
-        softmax(np.broadcast_to(np.float32(0), (8192, 8192)))
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_call_that_would_take_minutes_warns_first(name, launches):
+    with pytest.warns(device.SlowSimulation, match=rf"^{name} will take about \d+ minutes on the simulator"):
+        PUBLIC[name](np.broadcast_to(np.float32(0), (16384, 8192)))
 
 
-def test_many_rows_go_on_the_first_axis_of_the_grid(softmax, launches):
+@pytest.mark.parametrize(("rung", "rows_a_block"), [("three passes", 1), ("two passes", 1), ("row in registers", 4)])
+def test_many_rows_go_on_the_first_axis_of_the_grid(rung, rows_a_block, launches):
     """CASES A19: the others end at 65,535."""
-    softmax(np.zeros((2**16, 1), np.float32))
-    assert [grid for grid, _ in launches] == [2**16]
+    RUNGS[rung](np.zeros((2**18, 1), np.float32))
+    assert [grid for grid, _ in launches] == [2**18 // rows_a_block]
 
 
 @gpu_only
@@ -132,6 +132,93 @@ def test_more_than_2_to_the_31_elements(softmax):
     y = torch.as_tensor(softmax(x), device="cuda")
     assert torch.allclose(y[-1, :2].cpu(), torch.tensor([33 / 64, 1 / 64]))
     assert (y[:-1] == 1 / 32).all()
+
+
+# -- rows in registers --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """The kernels that are asked for: the name of the factory and its arguments without the dtype; nothing runs."""
+    made = []
+    for name in ("make_block_softmax", "make_online_softmax", "make_register_softmax"):
+        monkeypatch.setattr(step2_online_softmax, name, lambda *args, name=name: made.append((name, *args[:-1])))
+    monkeypatch.setattr(device, "launch", lambda *args, **options: None)
+    return made
+
+
+# (n, threads a row, rows a block, groups a thread, elements a group)
+TILES = [
+    (1, 32, 4, 1, 1),
+    (4, 32, 4, 1, 4),
+    (32, 32, 4, 1, 4),
+    (33, 32, 4, 2, 1),
+    (128, 32, 4, 1, 4),
+    (132, 32, 4, 2, 4),
+    (511, 32, 4, 16, 1),
+    (513, 64, 1, 16, 1),
+    (1024, 32, 4, 8, 4),
+    (1025, 128, 1, 16, 1),
+    (1028, 128, 1, 4, 4),
+    (2048, 128, 1, 4, 4),
+    (4096, 256, 1, 4, 4),
+    (16383, 1024, 1, 16, 1),
+    (16384, 1024, 1, 4, 4),
+    (16388, 1024, 1, 8, 4),
+    (32768, 1024, 1, 8, 4),
+]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: str(tile[0]))
+@pytest.mark.parametrize("name", PUBLIC)
+def test_rows_that_fit_are_kept_in_registers(name, tile, chosen):
+    n, *form = tile
+    PUBLIC[name](np.zeros((2, n), np.float32))
+    assert chosen == [("make_register_softmax", *form)]
+
+
+@pytest.mark.parametrize(("n", "dtype", "width"), [(16385, "f4", 1), (32772, "f4", 4), (16388, "f8", 1)])
+def test_longer_rows_are_read_again_and_the_rung_refuses_them(n, dtype, width, chosen):
+    x = np.zeros((1, n), dtype)
+    block_softmax(x)
+    online_softmax(x)
+    assert chosen == [("make_block_softmax", 256, width), ("make_online_softmax", 256, width)]
+    message = (
+        rf"^a row of {n} {x.dtype} elements does not fit in the registers of a block; up to 16384 do, "
+        r"and up to 32768 of float32 if their number is a multiple of 4$"
+    )
+    with pytest.raises(ValueError, match=message):
+        RUNGS["row in registers"](x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tile", [(32, 4, 2, 1), (32, 4, 2, 4), (64, 1, 2, 1), (64, 1, 2, 4), (128, 1, 1, 4)], ids=str)
+def test_every_place_where_a_row_in_registers_may_end(rng, tile, dtype):
+    """In the first group of a thread, in its last, in the middle of a warp; in the last block, fewer rows."""
+    threads, rows, groups, width = tile
+    kernel = make_register_softmax(*tile, from_dtype(np.dtype(dtype)))
+    round_of_groups, whole = threads * width, threads * groups * width
+    for n in {width, round_of_groups, min(round_of_groups + width, whole), whole - width, whole}:
+        x = (3 * rng.standard_normal((5, n))).astype(dtype)
+        x[1, -1], x[2], x[3, : n // 2] = np.nan, -INF, -INF
+        y = np.full_like(x, 7)
+        device.launch(kernel, -(-5 // rows), (threads, rows), x, y)
+        truth = reference.softmax(x)
+        ordinary = [0, 3, 4]
+        assert np.abs(y - truth)[ordinary].max() <= allowed_error(x[ordinary], truth[ordinary])
+        assert np.isnan(y[1]).all()
+        assert (y[2] == 0).all()
+
+
+@gpu_only
+@pytest.mark.parametrize("n", [tile[0] for tile in TILES] + [16385, 32772])
+def test_every_width_at_which_the_kernel_changes(rng, n):
+    x = (3 * rng.standard_normal((9, n))).astype(np.float32)
+    truth = reference.softmax(x)
+    for softmax in PUBLIC.values():
+        y = softmax(x)
+        assert np.abs(y - truth).max() <= allowed_error(x, truth)
+        np.testing.assert_array_equal(softmax(x), y)
 
 
 # -- the recurrence -----------------------------------------------------------------------------------------------
