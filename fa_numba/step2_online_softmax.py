@@ -176,3 +176,6 @@ def _launch(name: str, make_kernel: Callable[..., Any], passes: int, x: Any, y: 
     threads = next((threads for threads in THREADS if threads * SHARE >= n), THREADS[-1])
     width = 4 if n % 4 == 0 and x.dtype == np.float32 else 1  # four: if every row starts at a multiple of 16 bytes
     device.launch(make_kernel(threads, width, from_dtype(x.dtype)), rows, threads, x, y, stream=stream)
+
+
+RUNGS = {"a block a row, three passes": block_softmax, "online, two passes": online_softmax}

@@ -273,3 +273,6 @@ def _fitting_blocks(
         return elements(rows, columns, *widths) * itemsize <= limit
 
     return tuple((rows, columns) for rows in BLOCKS for columns in BLOCKS if fits(rows, columns))
+
+
+RUNGS = {"4×4 register tiles": flash_forward}

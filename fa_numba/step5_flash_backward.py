@@ -259,3 +259,6 @@ def _launch(call: Any, posed: problem.Problem, block_q: int, block_k: int, dq: A
 def _elements(block_q: int, block_k: int, d: int, d_v: int) -> int:
     """Count the elements of the tiles of q, do, k, v and of p or ds, in whichever kernel has more."""
     return (block_q + block_k) * (d + d_v + 2 * PAD) + max(block_k * (block_q + PAD), block_q * (block_k + PAD))
+
+
+RUNGS = {"4×4 register tiles": flash_backward}
