@@ -186,3 +186,9 @@ def per_call(
         gpu.synchronize()
         found.append((now() - start) / calls * 1e6)
     return found
+
+
+def summary(unit: str, values: list[float]) -> dict[str, float]:
+    """Return median, quartiles and number of values, named by their unit."""
+    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
+    return {unit: median, f"{unit}_low": low, f"{unit}_high": high, "calls": len(values)}

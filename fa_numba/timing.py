@@ -13,7 +13,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Launch(NamedTuple):
-    """A kernel that was launched, by name, the milliseconds it took (None on the simulator), and its array arguments."""
+    """A kernel that was launched, the milliseconds it took (None on the simulator), how many arguments are arrays."""
 
     kernel: str
     ms: float | None
