@@ -18,10 +18,12 @@ SOFTMAX = Softmax(4, 8)
 
 
 class Ticking(FakeGpu):
-    """Gives every call half a millisecond."""
+    """Gives every call half a millisecond more."""
+
+    TICK = 0.5
 
     def mark(self):
-        self.time += 0.5
+        self.time += self.TICK
         return self.time
 
 
@@ -176,11 +178,12 @@ def test_some_may_be_less_exact(gpu):
     assert [row["fault"] is None for row in rows] == [False, True]
 
 
-def rungs_of_softmax(monkeypatch, gpu, **made):
+def rungs_of_softmax(monkeypatch, **made):
     """Return the rows of made-up rungs, each so many milliseconds long, or refusing."""
+    gpu = Ticking()
 
     def rung(ms):
-        run = gpu.call(ms)
+        run = gpu.call(ms and ms - gpu.TICK)
 
         def function(x):
             if ms is None:
@@ -197,8 +200,8 @@ def rungs_of_softmax(monkeypatch, gpu, **made):
 
 
 @simulator_only
-def test_rungs_are_compared_with_the_one_before(monkeypatch, gpu):
-    *rungs, copy = rows = rungs_of_softmax(monkeypatch, gpu, first=8.0, second=4.0, third=5.0)
+def test_rungs_are_compared_with_the_one_before(monkeypatch):
+    *rungs, copy = rows = rungs_of_softmax(monkeypatch, first=8.0, second=4.0, third=5.0)
     assert [row["contestant"] for row in rungs] == ["first", "second", "third"]
     assert [row["order"] for row in rungs] == [0, 1, 2]
     assert [row.get("gain") for row in rungs] == [None, 2.0, 0.8]
@@ -210,8 +213,8 @@ def test_rungs_are_compared_with_the_one_before(monkeypatch, gpu):
 
 
 @simulator_only
-def test_a_rung_that_refuses_is_a_row_with_a_fault(monkeypatch, gpu):
-    first, second, third, _ = rows = rungs_of_softmax(monkeypatch, gpu, first=8.0, second=None, third=4.0)
+def test_a_rung_that_refuses_is_a_row_with_a_fault(monkeypatch):
+    first, second, third, _ = rows = rungs_of_softmax(monkeypatch, first=8.0, second=None, third=4.0)
     assert second["fault"] == "ValueError: too wide" and second["order"] == 1
     assert first["fault"] is None and third["fault"] is None
     assert not any("gain" in row for row in rows)
