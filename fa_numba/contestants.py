@@ -238,7 +238,7 @@ def _torch_attention(section: str, inputs: dict[str, Any], causal: bool, torch: 
         Contestant(MATH, math, outputs, peak, f"{MATH} (fp32, no TF32)", needs_matrices=True),
     ]
     if tensor_cores:
-        prepare, label = _in_tf32(torch, math), f"{MATH} (TF32 tensor cores)"
+        prepare, label = _in_tf32(torch, math), f"{MATH_TF32} (tensor cores)"
         peers.append(Contestant(MATH_TF32, prepare, outputs, peak, label, True, TOLERANCE_TF32))
     return peers
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import gpu_only
+from conftest import gpu_only, simulator_only
 from numba import cuda
 
 from fa_numba import contestants, device, memory, reference
@@ -67,6 +67,26 @@ def test_pytorch_s_attention(inputs, section, causal):
     for results in (call(), call()):  # and again
         for name, result in zip(SECTIONS[section], results, strict=True):
             np.testing.assert_allclose(on_host(result), truth(inputs, causal)[name], atol=1e-5)
+
+
+@simulator_only
+@pytest.mark.parametrize("tensor_cores", [False, True])
+def test_peers_say_which_cores_they_use(inputs, monkeypatch, tensor_cores):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0) if tensor_cores else (7, 5))
+    monkeypatch.setattr(torch, "as_tensor", lambda array, device: torch.from_numpy(array.copy_to_host()))
+    there = {name: cuda.to_device(array) for name, array in inputs.items()}
+    peers = {each.name: each for each in contestants.attention("backward", there, True, torch)[2:]}
+    labels = ["torch EFFICIENT (fp32)", "torch MATH (fp32, no TF32)"]
+    if tensor_cores:
+        labels = ["torch EFFICIENT (fp32, 3xTF32 tensor cores)", labels[1], "torch MATH TF32 (tensor cores)"]
+    assert [each.label for each in peers.values()] == labels
+    assert set(peers) <= set(contestants.PEERS)
+    for name in set(peers) - {contestants.EFFICIENT}:  # which the CPU does not have
+        assert peers[name].needs_matrices
+        assert peers[name].tolerance == (1e-3 if name == contestants.MATH else contestants.TOLERANCE_TF32)
+        for gradient, result in zip(("dq", "dk", "dv"), peers[name].prepare()(), strict=True):
+            np.testing.assert_allclose(on_host(result), truth(inputs, True)[gradient], atol=1e-4)
 
 
 def test_products_stay_in_float32():
