@@ -88,7 +88,7 @@ class Call:
         return self._arrays.items()
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """Return a new device array, in the inputs' dtype if none is given; the simulator fills it, so that gaps show."""
+        """Return a new device array, in the inputs' dtype unless told; the simulator fills it, so that gaps show."""
         dtype = self.dtype if dtype is None else np.dtype(dtype)
         array = pool.allocate(shape, dtype, self.stream)
         if SIMULATED:

@@ -4,6 +4,7 @@ Each contestant is checked before it is timed. They then take turns, and each ca
 L2 cache. The record holds medians and quartiles; what its entries mean is written in :mod:`fa_numba.recorded`.
 """
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,15 +16,26 @@ import numpy as np
 from numba import cuda
 from tqdm import tqdm
 
-from fa_numba import contestants, device, memory, pool, recorded, reference, selection, stopwatch, timing
-from fa_numba.contestants import PEERS, Contestant
+from fa_numba import (
+    contestants,
+    device,
+    memory,
+    overhead,
+    pool,
+    recorded,
+    reference,
+    selection,
+    stopwatch,
+    tables,
+    timing,
+)
+from fa_numba.contestants import COPY, PEERS, Contestant
 from fa_numba.folder import CannotRun
 
 Row = dict[str, Any]
 
-SECONDS = 0.2  # a contestant of a case may take, beyond the fewest rounds
+SECONDS = 0.1  # a contestant of a case may take, beyond the fewest rounds
 FEWEST, MOST = 5, 50  # rounds
-TOLERANCE = 1e-3  # of the largest value: loose, as only a wrong kernel is to be found
 SAMPLE = 64  # rows of a softmax that are checked
 LONG = 4096  # queries; past it, float64 on the host would take minutes, and less is checked
 CHUNK = 1024  # queries whose scores are in the host's memory at a time
@@ -40,6 +52,11 @@ class Softmax:
 
     def __str__(self) -> str:
         return f"{self.rows:,} rows of {self.n:,}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every output."""
+        return self.rows, self.n
 
     def inputs(self) -> dict[str, np.ndarray]:
         """Return the same random numbers every time."""
@@ -79,8 +96,12 @@ class Attention:
     sections: ClassVar = tuple(WORK)
 
     def __str__(self) -> str:
-        heads = f"{self.heads} heads" if self.heads > 1 else "1 head"
-        return f"{heads}, N = {self.n:,}, d = {self.d}{', causal' if self.causal else ''}"
+        return f"{_heads(self.heads)}, N = {self.n:,}, d = {self.d}{', causal' if self.causal else ''}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every output."""
+        return self.heads, self.n, self.d
 
     def inputs(self) -> dict[str, np.ndarray]:
         """Return the same random numbers every time."""
@@ -124,6 +145,62 @@ class Attention:
         return memory.computed_bytes("standard", passes, self.n, self.d, self.heads)
 
 
+def _heads(number: int) -> str:
+    return f"{number} heads" if number > 1 else "1 head"
+
+
+class AttentionForward(Attention):
+    """As Attention, the forward pass alone: head dims whose backward kernels would take long to compile."""
+
+    sections: ClassVar = ("forward",)
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Attention of one query a head to many keys, in float32: the time is that of reading K and V."""
+
+    heads: int
+    n_k: int
+    d: int
+    n_q: int = 1
+    sections: ClassVar = ("decode",)
+
+    def __str__(self) -> str:
+        return f"{_heads(self.heads)}, {self.n_q} query, {self.n_k:,} keys, d = {self.d}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return self.heads, self.n_q, self.d
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Return the same random numbers every time."""
+        rng = np.random.default_rng(0)
+        lengths = {"q": self.n_q, "k": self.n_k, "v": self.n_k, "do": self.n_q}
+        return {name: rng.standard_normal((self.heads, n, self.d), np.float32) for name, n in lengths.items()}
+
+    def truth(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what contestants should give for the last head, in float64, and k for the copy."""
+        q, k, v = (inputs[name][-1] for name in "qkv")
+        return {"o": reference.attention(q, k, v).o, "k": k}
+
+    def sample(self, name: str, array: Any) -> np.ndarray:
+        """Return the last head of an array on the host or the device."""
+        return _to_host(array[self.heads - 1])
+
+    def contestants(self, section: str, inputs: dict[str, Any], torch: Any) -> list[Contestant]:
+        """Return who takes part."""
+        return contestants.decode(inputs, torch)
+
+    def rate(self, section: str, ms: float) -> dict[str, float]:
+        """Return GB/s of K and V, each element read once; a copy of K reads and writes as many bytes."""
+        return {"gbs": 2 * self.heads * self.n_k * self.d * 4 / ms * 1e-6}
+
+    def matrix_bytes(self, section: str) -> int:
+        """Return the bytes of S and P."""
+        return 2 * self.heads * self.n_q * self.n_k * 4
+
+
 TOKENS = 2**17  # heads times length, where the length grows at equal work for softmax
 CASES = (
     *(Softmax(rows, n) for rows, n in ((1024, 512), (8192, 4096), (65536, 1024), (4096, 32768))),  # the article's first
@@ -132,12 +209,15 @@ CASES = (
     Attention(32, 4096, 64, causal=True),
     Attention(32, 4096, 128),
     Attention(32, 4096, 128, causal=True),
+    Attention(32, 100, 64),  # small and ragged
+    *(AttentionForward(32, 1024, d) for d in (40, 96, 160)),
+    *(Attention(32, 1024, d) for d in (80, 256)),
+    *(Decode(32, 40_000, d) for d in (64, 128)),
 )
 QUICK_CASES = (Softmax(8192, 4096), Attention(32, 4096, 64), *(Attention(1, n, 64) for n in (1024, 4096)))
 CASES_BY_KERNEL = (Attention(32, 4096, 64), Attention(32, 4096, 64, causal=True), Attention(1, 4096, 64))
 ROUNDS_BY_KERNEL = 9
-TINY = 16  # rows and columns of the problem that shows what a call costs
-TINY_CALLS, TINY_BATCHES = 50, 20
+RUNGS_BY_CASE = {Softmax(8192, 4096): ("softmax",), Attention(32, 4096, 64): ("standard", "forward", "backward")}
 
 # Whose kernels are timed; and since all products have the name matmul_kernel, what they compute, in order.
 BY_KERNEL = ("standard_attention", "standard_attention_backward", "flash_backward")
@@ -201,17 +281,29 @@ def measure(
         gpu = stopwatch.Gpu()
     torch = contestants.find_torch()
     told = recorded.provenance("fa-numba bench --quick" if quick else "fa-numba bench")
-    peers = "" if torch else "\nPyTorch with CUDA is not installed: our functions are measured alone."
-    report(f"{recorded.Record(told, []).title()}{peers}")
+    report("\n".join([recorded.Record(told, []).title(), *_remarks(gpu, torch)]))
     cases = list(cases or (QUICK_CASES if quick else CASES))
     rows: list[Row] = []
     with contestants.in_float32(torch), tqdm(total=len(cases) + 1, unit="case", leave=False, disable=None) as progress:
         for case in cases:
             progress.set_description(str(case))
-            rows += _measure_case(case, gpu, torch, report)
+            rows += _measure_case(case, gpu, torch, report, () if quick else RUNGS_BY_CASE.get(case, ()))
             progress.update()
+        progress.set_description("overhead")
         rows += _measure_overhead(gpu, torch, report)
     return recorded.Record(told, rows)
+
+
+def _remarks(gpu: Any, torch: Any) -> list[str]:
+    """Say what the shares are of, and who the peers are."""
+    peak = f"{gpu.fp32_tflops:.1f} TFLOP/s" if gpu.fp32_tflops else "unknown"
+    told = [f"Shares: of the float32 peak of its CUDA cores ({peak}), or of the bandwidth that the copy reached."]
+    if torch is None:
+        return [*told, "PyTorch with CUDA is not installed: our functions are measured alone."]
+    return [
+        *told,
+        "PyTorch's EFFICIENT multiplies float32 by 3xTF32 on tensor cores, if there are; ours do not.",
+    ]
 
 
 def _require_gpu() -> None:
@@ -236,7 +328,9 @@ def _require_writable(path: Path) -> None:
         raise CannotRun(f"{path} cannot be written: {error.strerror}; choose a file with --output") from None
 
 
-def _measure_case(case: Any, gpu: Any, torch: Any, report: Callable[[str], None]) -> list[Row]:
+def _measure_case(
+    case: Any, gpu: Any, torch: Any, report: Callable[[str], None], steps: tuple[str, ...] = ()
+) -> list[Row]:
     on_host = case.inputs()
     truth = case.truth(on_host)
     inputs = {name: cuda.to_device(array) for name, array in on_host.items()}
@@ -244,14 +338,59 @@ def _measure_case(case: Any, gpu: Any, torch: Any, report: Callable[[str], None]
     for section in case.sections:
         fitting = [each for each in case.contestants(section, inputs, torch) if _fits(each, case, section, gpu)]
         made = measure_section(case, section, fitting, truth, gpu)
-        report(table(f"{section}: {case}", made))
+        report(tables.contest(f"{section}: {case}", made))
         rows += made
-        if torch:
-            torch.cuda.empty_cache()  # what it keeps for later is missing for others
+        _empty_cache(torch)
+    for step in steps:
+        made = measure_rungs(case, step, inputs, truth, gpu, torch)
+        report(tables.contest(f"rungs, {step}: {case}", made))
+        rows += made
+        _empty_cache(torch)
     if case in CASES_BY_KERNEL:
         made = _measure_kernels(case, inputs, gpu)
-        report(kernel_table(case, made))
+        report(tables.kernels(f"kernels: {case}", made))
         rows += made
+    return rows
+
+
+def _empty_cache(torch: Any) -> None:
+    """Let PyTorch give back what it keeps for later, as it is missing for others."""
+    if torch:
+        torch.cuda.empty_cache()
+
+
+def measure_rungs(
+    case: Any, step: str, inputs: dict[str, Any], truth: dict[str, np.ndarray], gpu: Any, torch: Any
+) -> list[Row]:
+    """Measure the rungs of a step and its peers, and what each rung gained over the one before it.
+
+    Parameters
+    ----------
+    case : Softmax or Attention
+    step : str
+        One of ``contestants.STEPS``.
+    inputs : dict of device array
+    truth : dict of numpy.ndarray
+        What :meth:`Softmax.truth` gives.
+    gpu : stopwatch.Gpu
+        Or what stands in for it.
+    torch
+        PyTorch, or None.
+
+    Returns
+    -------
+    list of dict
+        One row for each, in order. A rung after one without a time has no gain.
+    """
+    part = contestants.STEPS[step][1]
+    entrants = [each for each in contestants.rungs(step, inputs, torch) if _fits(each, case, part, gpu)]
+    rows = [row | {"section": "rungs", "step": step} for row in measure_section(case, part, entrants, truth, gpu)]
+    rungs = [row for row in rows if row["contestant"] not in PEERS]
+    for order, row in enumerate(rungs):
+        row["order"] = order
+    for before, row in itertools.pairwise(rungs):
+        if before["fault"] is None and row["fault"] is None:
+            row["gain"] = before["ms"] / row["ms"]
     return rows
 
 
@@ -294,11 +433,22 @@ def measure_section(
     for name, row in rows.items():
         if name not in PEERS and row["fault"] is None:
             row["ratios"] = {peer: ms / row["ms"] for peer, ms in peers.items()}
+    _add_shares(list(rows.values()), gpu)
     return list(rows.values())
 
 
+def _add_shares(rows: list[Row], gpu: Any) -> None:
+    """Add the share of the device's float32 peak, or of the bandwidth that the copy reached, where that is known."""
+    bandwidths = [row["gbs"] for row in rows if row["contestant"] == COPY and row["fault"] is None]
+    for row in rows:
+        if "tflops" in row and gpu.fp32_tflops:
+            row["share"] = row["tflops"] / gpu.fp32_tflops
+        if "gbs" in row and bandwidths:
+            row["share"] = row["gbs"] / bandwidths[0]
+
+
 def _timed(case: Any, section: str, taken: stopwatch.Times) -> Row:
-    spread = summary("ms", taken.each)
+    spread = stopwatch.summary("ms", taken.each)
     return {**spread, "ahead": taken.ahead, **case.rate(section, spread["ms"])}
 
 
@@ -314,7 +464,7 @@ def _check(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu:
     except Exception as problem:  # of a compiler, a driver or PyTorch: the others are still worth measuring
         return {"fault": stopwatch.told(problem)}
     gpu.free()
-    if not error <= TOLERANCE:  # NaN neither
+    if not error <= contestant.tolerance:  # NaN neither
         return {"error": error, "fault": f"wrong: off by {error:.2g} of the largest value"}
     for name in sample:
         truth.setdefault(name, sample[name])  # what float64 does not cover, the first contestant settles
@@ -323,9 +473,8 @@ def _check(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu:
 
 def _poison(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu: Any) -> None:
     """Leave NaN in the memory that outputs will get, lest one that writes nothing returns the last one's results."""
-    shape = (case.heads, case.n, case.d) if isinstance(case, Attention) else (case.rows, case.n)
-    nothing = np.full(shape, np.nan, np.float32)
-    ours = [pool.allocate(shape, nothing.dtype, 0) for _ in contestant.outputs]
+    nothing = np.full(case.shape, np.nan, np.float32)
+    ours = [pool.allocate(case.shape, nothing.dtype, 0) for _ in contestant.outputs]
     for array in ours:
         array.copy_to_device(nothing)
     torch = contestants.find_torch()
@@ -337,12 +486,6 @@ def _poison(case: Any, contestant: Contestant, truth: dict[str, np.ndarray], gpu
 def relative_error(result: np.ndarray, truth: np.ndarray) -> float:
     """Return the largest error over the largest value of the truth; NaN if there is one in the result."""
     return float(np.abs(result - truth).max() / np.abs(truth).max())
-
-
-def summary(unit: str, values: list[float]) -> Row:
-    """Return median, quartiles and number of values, named by their unit."""
-    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
-    return {unit: median, f"{unit}_low": low, f"{unit}_high": high, "calls": len(values)}
 
 
 def _measure_kernels(case: Attention, inputs: dict[str, Any], gpu: Any) -> list[Row]:
@@ -364,7 +507,7 @@ def _measure_kernels(case: Attention, inputs: dict[str, Any], gpu: Any) -> list[
         for order, (what, launches) in enumerate(zip(equations, zip(*rounds), strict=True)):
             names = {"kernel": launches[0].kernel, "what": what, "order": order}
             row = {"section": "kernels", **asdict(case), "contestant": each.name, **names, "fault": None}
-            rows.append(row | summary("ms", [launch.ms for launch in launches]))
+            rows.append(row | stopwatch.summary("ms", [launch.ms for launch in launches]))
     return rows
 
 
@@ -378,19 +521,10 @@ def _observed(call: Callable[[], Any], gpu: Any) -> list[timing.Launch]:
 
 
 def _measure_overhead(gpu: Any, torch: Any, report: Callable[[str], None]) -> list[Row]:
-    """Time calls of problems so small that only the host's work counts."""
-    inputs = {name: cuda.to_device(array) for name, array in Attention(1, TINY, TINY).inputs().items()}
-    x = inputs["q"][0]
-    entrants = [*contestants.softmax(x, torch), *contestants.attention("forward", inputs, False, torch)]
-    rows = []
-    for each in entrants:
-        row = {"section": "overhead", "n": TINY, "contestant": each.name, "label": each.label or each.name}
-        try:
-            found = stopwatch.per_call(each.prepare(), gpu, calls=TINY_CALLS, batches=TINY_BATCHES)
-            rows.append({**row, "fault": None, **summary("us", found)})
-        except Exception as problem:
-            rows.append({**row, "fault": stopwatch.told(problem)})
-    report(overhead_table(rows))
+    inputs = {name: cuda.to_device(array) for name, array in Attention(1, overhead.N, overhead.N).inputs().items()}
+    rows = overhead.measure(inputs, gpu, torch)
+    title = f"overhead: a call of a tiny problem ({overhead.N}×{overhead.N}) on device arrays, by the host's clock"
+    report(tables.overhead(title, rows))
     return rows
 
 
@@ -400,59 +534,3 @@ def _to_host(array: Any) -> np.ndarray:
     if not hasattr(array, "copy_to_host"):  # PyTorch's
         return array.detach().cpu().numpy()
     return array.copy_to_host()
-
-
-# -- tables ------------------------------------------------------------------------------------------------------
-
-
-def table(title: str, rows: list[Row]) -> str:
-    """Return the rows of one case as lines of text."""
-    peers = [row["contestant"] for row in rows if row["contestant"] in PEERS and row["fault"] is None]
-    unit = "GB/s" if rows and rows[0]["section"] == "softmax" else "TFLOP/s"
-    head = ["", "ms", "quartiles", unit, "peak MB", *(f"vs {peer}" for peer in peers)]
-    lines = _aligned([head, *(_cells(row, peers) for row in rows)])
-    faults = [f"  {row['label']}: {row['fault']}" for row in rows if row["fault"]]
-    late = ["  * the host could not queue these calls ahead: times include its work"]
-    return "\n".join(["", title, *lines, *faults, *(late if any(not row.get("ahead", True) for row in rows) else [])])
-
-
-def _cells(row: Row, peers: list[str]) -> list[str]:
-    if row["fault"]:
-        return [row["label"], "FAILED", "", "", "", *("" for _ in peers)]
-    rate = row["gbs"] if "gbs" in row else row["tflops"]
-    star = "" if row["ahead"] else "*"
-    ratios = [f"{row['ratios'][peer]:.2f}×" if "ratios" in row else "" for peer in peers]
-    spread = f"{row['ms_low']:.4g}–{row['ms_high']:.4g}"
-    return [row["label"], f"{row['ms']:.4g}{star}", spread, f"{rate:.4g}", f"{row['peak_bytes'] / 1e6:,.1f}", *ratios]
-
-
-def kernel_table(case: Attention, rows: list[Row]) -> str:
-    """Return the times of kernels as lines of text."""
-    cells = [["", "computes", "kernel", "ms", "share"]]
-    for row in rows:
-        total = sum(each["ms"] for each in rows if each["contestant"] == row["contestant"])
-        cells.append(
-            [f"{row['contestant']}: {row['what']}", row["kernel"], f"{row['ms']:.4g}", f"{row['ms'] / total:.0%}"]
-        )
-    return "\n".join(["", f"kernels: {case}", *_aligned(cells)])
-
-
-def overhead_table(rows: list[Row]) -> str:
-    """Return the times of tiny calls as lines of text."""
-    cells = [["", "µs", "quartiles"]]
-    for row in rows:
-        if row["fault"]:
-            cells.append([row["label"], "FAILED", row["fault"]])
-        else:
-            cells.append([row["label"], f"{row['us']:.1f}", f"{row['us_low']:.1f}–{row['us_high']:.1f}"])
-    return "\n".join(["", f"overhead: a call of a tiny problem ({TINY}×{TINY}), by the host's clock", *_aligned(cells)])
-
-
-def _aligned(cells: list[list[str]]) -> list[str]:
-    """Return lines with columns of equal width: the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    return [
-        "  "
-        + "  ".join(text.rjust(width) if i else text.ljust(width) for i, (text, width) in enumerate(zip(line, widths)))
-        for line in cells
-    ]

@@ -1,4 +1,4 @@
-"""Who takes part in the measurements: our steps, a plain copy, and PyTorch's own softmax and attention."""
+"""Who takes part in the measurements: our steps and their rungs, a plain copy, PyTorch's own softmax and attention."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,12 +8,22 @@ from typing import Any
 from numba import cuda
 
 import fa_numba
+from fa_numba import step2_online_softmax, step3_standard_attention, step4_flash_forward, step5_flash_backward
 from fa_numba.ledger import ledger
 
 COPY = "copy"
 TORCH_SOFTMAX = "torch.softmax"
-EFFICIENT, MATH = "torch EFFICIENT", "torch MATH"
-PEERS = (COPY, TORCH_SOFTMAX, EFFICIENT, MATH)
+EFFICIENT, MATH, MATH_TF32 = "torch EFFICIENT", "torch MATH", "torch MATH TF32"
+PEERS = (COPY, TORCH_SOFTMAX, EFFICIENT, MATH, MATH_TF32)
+WITH_TF32 = (8, 0)  # the first compute capability whose tensor cores take it
+TOLERANCE, TOLERANCE_TF32 = 1e-3, 2e-2  # of the largest value: loose, as only a wrong kernel is to be found
+
+STEPS = {  # whose rungs are measured, and which part of attention they compute
+    "softmax": (step2_online_softmax, "softmax"),
+    "standard": (step3_standard_attention, "forward"),
+    "forward": (step4_flash_forward, "forward"),
+    "backward": (step5_flash_backward, "backward"),
+}
 
 Call = Callable[[], tuple]
 
@@ -36,6 +46,8 @@ class Contestant:
         In tables; the name if empty.
     needs_matrices : bool
         Whether it keeps matrices of n² scores.
+    tolerance : float
+        The error, over the largest value, up to which it counts as right.
     """
 
     name: str
@@ -44,6 +56,7 @@ class Contestant:
     peak: Callable[[Callable[[], Call]], int]
     label: str = ""
     needs_matrices: bool = False
+    tolerance: float = TOLERANCE
 
 
 def find_torch() -> Any:
@@ -56,14 +69,16 @@ def find_torch() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
-@contextlib.contextmanager
-def in_float32(torch: Any) -> Iterator[None]:
+def in_float32(torch: Any) -> contextlib.AbstractContextManager:
     """Keep PyTorch's matrix products in float32, not TF32; None does nothing."""
-    if torch is None:
-        yield
-        return
+    return contextlib.nullcontext() if torch is None else _precision(torch, "highest")
+
+
+@contextlib.contextmanager
+def _precision(torch: Any, precision: str) -> Iterator[None]:
+    """Set how PyTorch multiplies float32 matrices: "highest", or "high" for TF32."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
@@ -91,6 +106,48 @@ def _copy_of(x: Any) -> Call:
         return (y,)
 
     return call
+
+
+def rungs(step: str, inputs: dict[str, Any], torch: Any) -> list[Contestant]:
+    """Return the rungs of a step in order, and its peers.
+
+    Parameters
+    ----------
+    step : str
+        ``"softmax"``, ``"standard"``, ``"forward"`` or ``"backward"``.
+    inputs : dict of device array
+        ``x``, or ``q``, ``k``, ``v`` and ``do``.
+    torch
+        PyTorch, or None.
+    """
+    module, part = STEPS[step]
+    rivals = softmax(inputs["x"], torch) if step == "softmax" else attention(part, inputs, False, torch)
+    peers = [each for each in rivals if each.name in PEERS]
+    return [*(_rung(step, name, function, inputs) for name, function in module.RUNGS.items()), *peers]
+
+
+def _rung(step: str, name: str, function: Callable[..., Any], inputs: dict[str, Any]) -> Contestant:
+    if step == "softmax":
+        return Contestant(name, lambda: lambda: (function(inputs["x"]),), ("y",), ledger_peak)
+    do, q, k, v = (inputs[name] for name in ("do", "q", "k", "v"))
+
+    def forward() -> tuple:
+        return (function(q, k, v, causal=False, scale=None).o,)
+
+    def backward() -> Call:
+        saved = fa_numba.flash_forward(q, k, v)
+        return lambda: function(do, q, k, v, *saved, causal=False, scale=None)
+
+    if step == "backward":
+        return Contestant(name, backward, ("dq", "dk", "dv"), ledger_peak)
+    return Contestant(name, lambda: forward, ("o",), ledger_peak, needs_matrices=step == "standard")
+
+
+def decode(inputs: dict[str, Any], torch: Any) -> list[Contestant]:
+    """Return who computes the forward pass of one query a head, and a copy, which moves as many bytes as are read."""
+    k = inputs["k"]
+    copy = Contestant(COPY, lambda: _copy_of(k), ("k",), lambda _: 2 * k.nbytes, "copy of K, read and written")
+    return [*attention("forward", inputs, False, torch), copy]
 
 
 def attention(section: str, inputs: dict[str, Any], causal: bool, torch: Any) -> list[Contestant]:
@@ -162,22 +219,44 @@ def _our_both(q: Any, k: Any, v: Any, do: Any, causal: bool) -> list[Contestant]
 
 
 def _torch_attention(section: str, inputs: dict[str, Any], causal: bool, torch: Any) -> list[Contestant]:
-    """Return PyTorch's attention by each of its two backends that take float32."""
+    """Return PyTorch's attention by each of its two backends that take float32, the one of matrices also in TF32."""
     backends = torch.nn.attention.SDPBackend
-    cores = ", 3xTF32 tensor cores" if torch.cuda.get_device_capability() >= (8, 0) else ""
-    named = (
-        (EFFICIENT, backends.EFFICIENT_ATTENTION, f"{EFFICIENT} (fp32{cores})", False),
-        (MATH, backends.MATH, f"{MATH} (fp32, no TF32)", True),
-    )
+    tensor_cores = torch.cuda.get_device_capability() >= WITH_TF32
     outputs = {"forward": ("o",), "backward": ("dq", "dk", "dv"), "forward+backward": ("o", "dq", "dk", "dv")}[section]
     peak = torch_peak(
         torch, sum(array.nbytes for name, array in inputs.items() if section != "forward" or name != "do")
     )
     tensors = {name: torch.as_tensor(array, device="cuda")[None] for name, array in inputs.items()}
-    return [
-        Contestant(name, _TorchAttention(torch, backend, causal, tensors, section), outputs, peak, label, matrices)
-        for name, backend, label, matrices in named
+
+    def by(backend: Any) -> _TorchAttention:
+        return _TorchAttention(torch, backend, causal, tensors, section)
+
+    label = f"{EFFICIENT} (fp32{', 3xTF32 tensor cores' if tensor_cores else ''})"
+    math = by(backends.MATH)
+    peers = [
+        Contestant(EFFICIENT, by(backends.EFFICIENT_ATTENTION), outputs, peak, label),
+        Contestant(MATH, math, outputs, peak, f"{MATH} (fp32, no TF32)", needs_matrices=True),
     ]
+    if tensor_cores:
+        prepare, label = _in_tf32(torch, math), f"{MATH_TF32} (tensor cores)"
+        peers.append(Contestant(MATH_TF32, prepare, outputs, peak, label, True, TOLERANCE_TF32))
+    return peers
+
+
+def _in_tf32(torch: Any, prepare: Callable[[], Call]) -> Callable[[], Call]:
+    """Return what prepares and calls the same with matrix products in TF32; the setting is restored after each."""
+
+    def prepare_in_tf32() -> Call:
+        with _precision(torch, "high"):
+            call = prepare()
+
+        def call_in_tf32() -> tuple:
+            with _precision(torch, "high"):
+                return call()
+
+        return call_in_tf32
+
+    return prepare_in_tf32
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,12 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
 def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, stream: Any) -> None:
     configured = kernel[grid, block, stream, shared]
     if SIMULATED:
-        with timing.watch(kernel, stream):
+        with timing.watch(kernel, stream, arguments):
             configured(*arguments)
     else:
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
         compiled = _prepare(kernel, types, math.prod(block), shared > 0, current_device())
-        with timing.watch(kernel, stream):
+        with timing.watch(kernel, stream, arguments):
             if compiled is None:
                 configured(*arguments)
             else:  # what calling `configured` does, without finding out the arguments' types a second time

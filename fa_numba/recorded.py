@@ -5,25 +5,34 @@ The file holds an object of three entries:
 ``schema``
     1. It changes when an older reader would misread the file.
 ``provenance``
-    ``device``, ``compute_capability``, ``memory`` (bytes), ``driver``, ``cuda`` (the toolkit that compiles),
-    ``python``, ``fa_numba``, ``numba``, ``numba-cuda``, ``numpy``, ``torch`` (null if it is not installed), ``date``
-    (UTC, ISO 8601), ``commit`` and ``dirty`` (outside a clone null, and what
+    ``device``, ``compute_capability``, ``memory`` (bytes), ``multiprocessors``, ``clock_mhz`` (the highest),
+    ``fp32_tflops`` (what its CUDA cores compute at most, by these; null if unknown), ``driver``, ``cuda`` (the
+    toolkit that compiles), ``python``, ``fa_numba``, ``numba``, ``numba-cuda``, ``numpy``, ``torch`` (null if it is
+    not installed), ``date`` (UTC, ISO 8601), ``commit`` and ``dirty`` (outside a clone null, and what
     ``FA_NUMBA_COMMIT`` says, or ``"unknown"``), ``command``.
 ``rows``
     A list of objects. Each has ``section`` and ``contestant``, and ``fault``: null, or why there is no time. Sizes are
-    ``rows`` and ``n`` of a softmax; ``heads``, ``n``, ``d`` and ``causal`` of attention. By section:
+    ``rows`` and ``n`` of a softmax; ``heads``, ``n``, ``d`` and ``causal`` of attention; ``heads``, ``n_q``, ``n_k``
+    and ``d`` of decoding. By section:
 
-    ``softmax``, ``forward``, ``backward``, ``forward+backward``
+    ``softmax``, ``forward``, ``backward``, ``forward+backward``, ``decode``
         ``label`` (the contestant in words), ``ms`` (median of the GPU's times), ``ms_low`` and ``ms_high`` (quartiles),
         ``calls`` (timed), ``ahead`` (false if times include the host's work), ``peak_bytes`` (inputs, outputs and what
-        lies between), ``error`` (the largest, over the largest value, against float64), ``gbs`` (softmax: 10⁹ bytes,
-        read and written once, a second) or ``tflops`` (attention: forward 4·heads·n²·d operations, half if causal;
-        backward 2.5 times as many), and, for our own, ``ratios``: by peer, its time over this one.
+        lies between), ``error`` (the largest, over the largest value, against float64), ``gbs`` (10⁹ bytes a second:
+        of a softmax, read and written once; of decoding, K and V read once) or ``tflops`` (attention: forward
+        4·heads·n²·d operations, half if causal; backward 2.5 times as many), ``share`` (of ``fp32_tflops``, or of the
+        copy's ``gbs`` in the same case; missing where that is), and, for our own, ``ratios``: by peer, its time over
+        this one.
+    ``rungs``
+        As above, for each rung of a step and its peers, which took turns; also ``step`` (``softmax``, ``standard``,
+        ``forward`` or ``backward``), and for a rung ``order`` and ``gain`` (the time of the rung before over this one).
     ``kernels``
         ``kernel``, ``what`` (the equation), ``order``, ``ms``, ``ms_low``, ``ms_high``, ``calls``: one row for each
         kernel that the contestant launches.
     ``overhead``
-        ``us``, ``us_low``, ``us_high``, ``calls``: microseconds a call of a tiny problem, by the host's clock.
+        ``us``, ``us_low``, ``us_high``, ``calls``: microseconds a call of a tiny problem, by the host's clock; where
+        launches are ours, ``launches`` (a call), ``arrays`` (array arguments, by launch), ``us_launch`` (a launch) and
+        ``bare_us`` (as many launches of an empty kernel, by Numba alone).
 """
 
 from __future__ import annotations
@@ -41,6 +50,7 @@ from typing import Any
 from numba import cuda
 
 import fa_numba
+from fa_numba import peak
 
 SCHEMA = 1
 _TITLED = ("device", "driver", "numba", "date")  # what a title says
@@ -146,10 +156,14 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def _device() -> dict[str, Any]:
+    gpu = cuda.get_current_device()
     return {
         "device": fa_numba.device.describe(),
-        "compute_capability": ".".join(map(str, cuda.get_current_device().compute_capability)),
+        "compute_capability": ".".join(map(str, gpu.compute_capability)),
         "memory": cuda.current_context().get_memory_info().total,
+        "multiprocessors": gpu.MULTIPROCESSOR_COUNT,
+        "clock_mhz": gpu.CLOCK_RATE / 1000,
+        "fp32_tflops": peak.of_current_gpu(),
         "driver": _driver(),
         "cuda": ".".join(map(str, cuda.runtime.get_version())),
     }

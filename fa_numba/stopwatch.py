@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
-from fa_numba import device
+from fa_numba import device, peak
 
 BUSY_THREADS = 256
 MOST_LEAD = 1024  # passes
@@ -28,11 +28,12 @@ def busy_kernel(x, out, passes):
 
 
 class Gpu:
-    """The GPU as the measurements need it: marks in its default stream, work to keep it busy, its memory."""
+    """The GPU as the measurements need it: marks in its default stream, work to keep it busy, its memory and peak."""
 
     def __init__(self) -> None:
         gpu = cuda.get_current_device()
         self.memory: int = cuda.current_context().get_memory_info().total
+        self.fp32_tflops = peak.of_current_gpu()
         self._blocks = 8 * gpu.MULTIPROCESSOR_COUNT
         self._x = cuda.to_device(np.ones(2 * gpu.L2_CACHE_SIZE // 4, np.float32))
         self._out = cuda.device_array(1, np.float32)
@@ -185,3 +186,9 @@ def per_call(
         gpu.synchronize()
         found.append((now() - start) / calls * 1e6)
     return found
+
+
+def summary(unit: str, values: list[float]) -> dict[str, float]:
+    """Return median, quartiles and number of values, named by their unit."""
+    low, median, high = np.percentile(values, [25, 50, 75]).tolist()
+    return {unit: median, f"{unit}_low": low, f"{unit}_high": high, "calls": len(values)}

@@ -1,7 +1,7 @@
 """The time of each kernel that a call launches: :func:`fa_numba.device.launch` reports to whoever observes."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from numba import cuda
@@ -13,17 +13,18 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Launch(NamedTuple):
-    """A kernel that was launched, by name, and the milliseconds it took; None on the simulator."""
+    """A kernel that was launched, the milliseconds it took (None on the simulator), how many arguments are arrays."""
 
     kernel: str
     ms: float | None
+    arrays: int
 
 
 class _Observer:
-    """Collects a kernel's name and the events before and after it, launch by launch."""
+    """Collects a kernel's name, the events before and after it, and its number of arrays, launch by launch."""
 
     def __init__(self) -> None:
-        self.marks: list[tuple[str, Any, Any]] = []
+        self.marks: list[tuple[str, Any, Any, int]] = []
 
 
 _open: list[_Observer] = []
@@ -45,21 +46,22 @@ def observe() -> Iterator[list[Launch]]:
         yield launches
     finally:
         _open.remove(observer)
-    launches.extend(Launch(name, _milliseconds(start, end)) for name, start, end in observer.marks)
+    launches.extend(Launch(name, _milliseconds(start, end), arrays) for name, start, end, arrays in observer.marks)
 
 
-def watch(kernel: Any, stream: Any) -> contextlib.AbstractContextManager:
+def watch(kernel: Any, stream: Any, arguments: Sequence[Any]) -> contextlib.AbstractContextManager:
     """Return a context for one launch of a kernel, which reports it to the observers, if there are any."""
-    return _report(kernel.py_func.__name__, stream) if _open else _NOTHING
+    return _report(kernel.py_func.__name__, stream, arguments) if _open else _NOTHING
 
 
 @contextlib.contextmanager
-def _report(name: str, stream: Any) -> Iterator[None]:
+def _report(name: str, stream: Any, arguments: Sequence[Any]) -> Iterator[None]:
+    arrays = sum(bool(getattr(argument, "shape", ())) for argument in arguments)  # a NumPy number has the shape ()
     start = _mark(stream)
     yield
     end = _mark(stream)
     for observer in _open:
-        observer.marks.append((name, start, end))
+        observer.marks.append((name, start, end, arrays))
 
 
 def _mark(stream: Any) -> Any:

@@ -7,6 +7,7 @@ class FakeGpu:
     """A GPU whose calls take as long as they are told to, and whose host needs a lead of some passes to queue them."""
 
     memory = 10**9
+    fp32_tflops = 60.0
 
     def __init__(self):
         self.time = 0.0  # milliseconds

@@ -1,17 +1,30 @@
 """`fa-numba bench`: conventions, checks before times, the record, and how it ends. Times here are made up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import gpu_only, is_bundled, run_python, simulator_only
 from measuring import FakeGpu
+from numba import cuda
 
-from fa_numba import bench, contestants, recorded, reference, stopwatch, timing
+from fa_numba import bench, contestants, overhead, recorded, reference, step2_online_softmax, stopwatch, tables, timing
 from fa_numba.__main__ import main
-from fa_numba.bench import Attention, Softmax
+from fa_numba.bench import Attention, AttentionForward, Decode, Softmax
 from fa_numba.contestants import Contestant
 
 ATTENTION = Attention(2, 4, 3)
 SOFTMAX = Softmax(4, 8)
+
+
+class Ticking(FakeGpu):
+    """Gives every call half a millisecond more."""
+
+    TICK = 0.5
+
+    def mark(self):
+        self.time += self.TICK
+        return self.time
 
 
 @pytest.fixture
@@ -35,6 +48,7 @@ def test_operations_by_convention(case, section, ms, rate):
 
 def test_bytes_by_convention():
     assert Softmax(1000, 500).rate("softmax", 2.0) == {"gbs": pytest.approx(2.0)}  # 4 MB in 2 ms
+    assert Decode(5, 1000, 100).rate("decode", 2.0) == {"gbs": pytest.approx(2.0)}  # K and V, 2 MB each, in 2 ms
 
 
 def test_the_default_cases():
@@ -44,10 +58,31 @@ def test_the_default_cases():
     assert len(set(bench.CASES)) == len(bench.CASES)
     assert set(bench.CASES_BY_KERNEL) <= set(bench.CASES)
     assert set(bench.QUICK_CASES) <= set(bench.CASES)
+    assert set(bench.RUNGS_BY_CASE) <= set(bench.CASES)
+    assert {step for steps in bench.RUNGS_BY_CASE.values() for step in steps} == set(contestants.STEPS)
+    attention = [case for case in bench.CASES if isinstance(case, Attention)]
+    assert {case.d for case in attention if (case.heads, case.n) == (32, 1024)} == {40, 80, 96, 160, 256}
+    assert {(case.heads, case.n_k) for case in bench.CASES if isinstance(case, Decode)} == {(32, 40_000)}
 
 
-def test_median_and_quartiles():
-    assert bench.summary("ms", [5.0, 1.0, 2.0, 4.0, 3.0]) == {"ms": 3.0, "ms_low": 2.0, "ms_high": 4.0, "calls": 5}
+def test_a_head_dim_of_the_forward_alone():
+    assert AttentionForward(1, 4, 3).sections == ("forward",)
+    assert Attention(1, 4, 3).sections == ("forward", "backward", "forward+backward")
+
+
+def test_truth_of_decoding_is_the_last_head_s_and_what_a_copy_gives():
+    case = Decode(2, 8, 4)
+    inputs = case.inputs()
+    assert {name: array.shape for name, array in inputs.items()} == {
+        "q": (2, 1, 4),
+        "k": (2, 8, 4),
+        "v": (2, 8, 4),
+        "do": (2, 1, 4),
+    }
+    truth = case.truth(inputs)
+    np.testing.assert_allclose(truth["o"], reference.attention(*(inputs[name][1] for name in "qkv")).o)
+    assert (case.sample("k", inputs["k"]) == truth["k"]).all()
+    assert case.matrix_bytes("decode") == 2 * 2 * 8 * 4
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,9 +145,81 @@ def test_rows_hold_times_rates_and_ratios(gpu):
     times = {"ms": 2.0, "ms_low": 2.0, "ms_high": 2.0, "calls": bench.MOST, "ahead": True}
     names = {"contestant": "flash_forward", "label": "flash_forward"}
     rate = {"tflops": 4 * 2 * 4 * 4 * 3 / 2.0 * 1e-9}
-    expected = {**size, **names, **times, **rate, "peak_bytes": 7, "error": 0.0, "fault": None}
+    share = {"share": pytest.approx(rate["tflops"] / gpu.fp32_tflops)}
+    expected = {**size, **names, **times, **rate, **share, "peak_bytes": 7, "error": 0.0, "fault": None}
     assert ours == {**expected, "ratios": {contestants.MATH: 1.5}}
     assert peer["ms"] == 3.0 and peer["peak_bytes"] == 9 and "ratios" not in peer
+
+
+def test_without_a_known_peak_there_is_no_share(gpu):
+    gpu.fp32_tflops = None
+    (row,) = forward_section(gpu, entrant(gpu, "flash_forward", 2.0, RIGHT))
+    assert "share" not in row
+    assert "×" not in tables.contest("forward", [row])
+
+
+def test_bandwidths_have_their_share_of_the_copy_s(gpu):
+    case = Decode(2, 8, 4)
+    inputs = case.inputs()
+    truth = case.truth(inputs)
+    ours = entrant(gpu, "flash_forward", 4.0, {"o": np.stack([truth["o"]] * 2)})
+    copy = entrant(gpu, contestants.COPY, 3.0, {"k": inputs["k"]})
+    rows = bench.measure_section(case, "decode", [ours, copy], truth, gpu)
+    assert [row["share"] for row in rows] == [0.75, 1.0]
+    assert rows[0]["ratios"] == {contestants.COPY: 0.75}
+    text = tables.contest("decode", rows)
+    assert "GB/s" in text and "of copy" in text and "75%" in text
+
+
+def test_some_may_be_less_exact(gpu):
+    far = {"o": 1.01 * RIGHT["o"]}
+    tf32 = replace(entrant(gpu, "tf32", 1.0, far), tolerance=contestants.TOLERANCE_TF32)
+    rows = forward_section(gpu, entrant(gpu, "float32", 1.0, far), tf32)
+    assert [row["fault"] is None for row in rows] == [False, True]
+
+
+def rungs_of_softmax(monkeypatch, **made):
+    """Return the rows of made-up rungs, each so many milliseconds long, or refusing."""
+    gpu = Ticking()
+
+    def rung(ms):
+        run = gpu.call(ms and ms - gpu.TICK)
+
+        def function(x):
+            if ms is None:
+                raise ValueError("too wide")
+            run()
+            return reference.softmax(x.copy_to_host())
+
+        return function
+
+    monkeypatch.setattr(step2_online_softmax, "RUNGS", {name: rung(ms) for name, ms in made.items()})
+    inputs = SOFTMAX.inputs()
+    there = {name: cuda.to_device(array) for name, array in inputs.items()}
+    return bench.measure_rungs(SOFTMAX, "softmax", there, SOFTMAX.truth(inputs), gpu, None)
+
+
+@simulator_only
+def test_rungs_are_compared_with_the_one_before(monkeypatch):
+    *rungs, copy = rows = rungs_of_softmax(monkeypatch, first=8.0, second=4.0, third=5.0)
+    assert [row["contestant"] for row in rungs] == ["first", "second", "third"]
+    assert [row["order"] for row in rungs] == [0, 1, 2]
+    assert [row.get("gain") for row in rungs] == [None, 2.0, 0.8]
+    assert all(row["section"] == "rungs" and row["step"] == "softmax" for row in rows)
+    assert rungs[0]["gbs"] == SOFTMAX.rate("softmax", 8.0)["gbs"]
+    assert copy["contestant"] == contestants.COPY and "gain" not in copy and "order" not in copy
+    text = tables.contest("rungs", rows)
+    assert "vs rung before" in text and "2.00×" in text and "0.80×" in text
+
+
+@simulator_only
+def test_a_rung_that_refuses_is_a_row_with_a_fault(monkeypatch):
+    first, second, third, _ = rows = rungs_of_softmax(monkeypatch, first=8.0, second=None, third=4.0)
+    assert second["fault"] == "ValueError: too wide" and second["order"] == 1
+    assert first["fault"] is None and third["fault"] is None
+    assert not any("gain" in row for row in rows)
+    text = tables.contest("rungs", rows)
+    assert "FAILED" in text and "  second: ValueError: too wide" in text
 
 
 @pytest.mark.parametrize("wrong", [1.002, np.nan])
@@ -122,7 +229,7 @@ def test_a_wrong_contestant_is_reported_and_not_timed(gpu, wrong):
     rows = forward_section(gpu, entrant(gpu, "bad", 1.0, bad), entrant(gpu, "good", 1.0, RIGHT))
     assert rows[0]["fault"].startswith("wrong: off by ") and "ms" not in rows[0]
     assert rows[1]["fault"] is None and rows[1]["calls"] == bench.MOST
-    text = bench.table("forward", rows)
+    text = tables.contest("forward", rows)
     assert "FAILED" in text and "  bad: wrong: off by " in text
 
 
@@ -171,18 +278,21 @@ def test_matrices_take_a_quarter_of_the_memory_at_most(gpu):
 def test_times_that_include_the_host_have_a_mark(gpu):
     slow = entrant(gpu, "slow", 1.0, RIGHT)
     rows = forward_section(gpu, slow)
-    assert "*" not in bench.table("forward", rows)
+    assert "*" not in tables.contest("forward", rows)
     rows[0]["ahead"] = False
-    assert "1*" in bench.table("forward", rows)
+    assert "1*" in tables.contest("forward", rows)
 
 
 @pytest.fixture
 def small(monkeypatch):
     """A bench of two small cases; on the simulator the times of kernels and the device are made up too."""
-    cases = (SOFTMAX, Attention(1, 8, 4))
-    settings = {"CASES": cases, "QUICK_CASES": cases, "CASES_BY_KERNEL": cases[1:], "TINY": 4, "FEWEST": 1, "MOST": 1}
-    for name, value in {**settings, "TINY_CALLS": 1, "TINY_BATCHES": 1, "ROUNDS_BY_KERNEL": 1}.items():
+    cases = (SOFTMAX, Attention(1, 8, 4), Decode(1, 8, 4))
+    settings = {"CASES": cases, "QUICK_CASES": cases, "CASES_BY_KERNEL": cases[1:2], "FEWEST": 1, "MOST": 1}
+    rungs = {cases[0]: ("softmax",), cases[1]: ("standard", "forward", "backward")}
+    for name, value in {**settings, "ROUNDS_BY_KERNEL": 1, "RUNGS_BY_CASE": rungs}.items():
         monkeypatch.setattr(bench, name, value)
+    for name, value in {"N": 4, "CALLS": 1, "BATCHES": 1}.items():
+        monkeypatch.setattr(overhead, name, value)
     monkeypatch.setattr(stopwatch, "WARM_UPS", 0)
     if not timing._TIMED:
         monkeypatch.setattr(timing, "_milliseconds", lambda start, end: 0.5)
@@ -216,31 +326,38 @@ OURS = {
     *(("backward", name) for name in ("standard_attention_backward", "flash_backward")),
     *(("forward+backward", name) for name in ("standard", "flash")),
     *(("kernels", name) for name in ("standard_attention", "standard_attention_backward", "flash_backward")),
-    *(("overhead", name) for name in ("naive_softmax", "flash_forward")),
+    *(("decode", name) for name in ("standard_attention", "flash_forward", "flash_attention", "copy")),
+    *(("overhead", name) for name in ("naive_softmax", "flash_forward", "flash_backward", "bare launch, 2 arrays")),
 }
-
-
-class Ticking(FakeGpu):
-    """Gives every call half a millisecond."""
-
-    def mark(self):
-        self.time += 0.5
-        return self.time
+RUNGS = {("rungs", name) for module, _ in contestants.STEPS.values() for name in module.RUNGS}
 
 
 @simulator_only
 def test_a_whole_bench_with_made_up_times(small, tmp_path):
-    tables = []
-    record = bench.measure(gpu=Ticking(), report=tables.append, quick=True)
-    check_record(record, OURS)
-    assert record.provenance["command"] == "fa-numba bench --quick"
+    printed = []
+    record = bench.measure(gpu=Ticking(), report=printed.append)
+    check_record(record, OURS | RUNGS)
+    assert record.provenance["command"] == "fa-numba bench"
     record.save(tmp_path / "bench.json")
     assert recorded.load(tmp_path / "bench.json") == record
-    titles = [table.strip().split("\n")[0] for table in tables]
+    titles = [table.strip().split("\n")[0] for table in printed]
     assert titles[0].startswith("Made-up, driver 1, numba ")
-    assert titles[1:3] == ["softmax: 4 rows of 8", "forward: 1 head, N = 8, d = 4"]
+    assert titles[1:4] == [
+        "softmax: 4 rows of 8",
+        "rungs, softmax: 4 rows of 8",
+        "forward: 1 head, N = 8, d = 4",
+    ]
+    assert "decode: 1 head, 1 query, 8 keys, d = 4" in titles
+    assert "Shares: of the float32 peak of its CUDA cores (60.0 TFLOP/s)" in printed[0]
     assert titles[-1].startswith("overhead: a call of a tiny problem (4×4)")
-    assert "PyTorch with CUDA is not installed: our functions are measured alone." in tables[0]
+    assert "PyTorch with CUDA is not installed: our functions are measured alone." in printed[0]
+
+
+@simulator_only
+def test_a_quick_bench_leaves_the_rungs_out(small):
+    record = bench.measure(gpu=Ticking(), quick=True, cases=[SOFTMAX])
+    assert {row["section"] for row in record.rows} == {"softmax", "overhead"}
+    assert record.provenance["command"] == "fa-numba bench --quick"
 
 
 @pytest.mark.parametrize(("fault", "status"), [(None, 0), ("wrong: off by 1", 1)])
@@ -296,4 +413,5 @@ def test_a_bench_on_a_gpu(small, tmp_path, capsys):
     assert all(0 < row["ms"] < 100 for row in record.rows if row["section"] != "overhead")
     if contestants.find_torch():
         row = record.one(section="backward", contestant="flash_backward")
-        assert set(row["ratios"]) == {contestants.EFFICIENT, contestants.MATH}
+        assert {contestants.EFFICIENT, contestants.MATH} <= set(row["ratios"])
+        assert record.select(section="overhead", contestant="flash_forward, torch tensors")

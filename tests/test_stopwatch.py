@@ -101,3 +101,7 @@ def test_a_gpu_is_timed_without_what_the_host_does():
     times = stopwatch.take_turns({"copy": lambda: call}, gpu, seconds=1.0, fewest=5, most=5)
     assert times["copy"].ahead
     assert 0 < np.median(times["copy"].each) < 2
+
+
+def test_median_and_quartiles():
+    assert stopwatch.summary("ms", [5.0, 1.0, 2.0, 4.0, 3.0]) == {"ms": 3.0, "ms_low": 2.0, "ms_high": 4.0, "calls": 5}

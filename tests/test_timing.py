@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from conftest import gpu_only, simulator_only
+from numba import cuda
 
 import fa_numba
-from fa_numba import timing
+from fa_numba import device, timing
 
 
 def heads(n=16, d=8):
@@ -35,6 +36,19 @@ def test_observers_see_what_is_launched_while_they_are_open():
     assert [launch.kernel for launch in inner] == ["register_softmax_kernel"]
 
 
+@cuda.jit
+def nothing_kernel(x, factor, y):
+    pass
+
+
+def test_array_arguments_are_counted_and_numbers_are_not():
+    x = cuda.to_device(np.ones(4, np.float32))
+    with timing.observe() as launches:
+        device.launch(nothing_kernel, 1, 32, x, np.float32(2), x)
+        device.launch(nothing_kernel, 1, 32, x, 2, 3)
+    assert [launch.arrays for launch in launches] == [2, 1]
+
+
 def test_an_observer_is_gone_after_an_error():
     with pytest.raises(ZeroDivisionError), timing.observe():
         raise ZeroDivisionError
@@ -45,7 +59,7 @@ def test_an_observer_is_gone_after_an_error():
 def test_the_simulator_is_not_timed():
     with timing.observe() as launches:
         fa_numba.naive_softmax(np.ones((4, 8), np.float32))
-    assert launches == [timing.Launch("naive_softmax_kernel", None)]
+    assert launches == [timing.Launch("naive_softmax_kernel", None, 2)]
 
 
 @gpu_only

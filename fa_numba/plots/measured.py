@@ -5,11 +5,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fa_numba.contestants import COPY, EFFICIENT, MATH, TORCH_SOFTMAX
+from fa_numba.contestants import COPY, EFFICIENT, MATH, MATH_TF32, TORCH_SOFTMAX
 from fa_numba.plots.style import BLUE, FLASH, GREY, STANDARD, STYLE, WIDTH
 from fa_numba.recorded import Record
 
-PEERS = {COPY: "#555555", TORCH_SOFTMAX: GREY, EFFICIENT: "#555555", MATH: "#999999"}
+PEERS = {COPY: "#555555", TORCH_SOFTMAX: GREY, EFFICIENT: "#555555", MATH: "#999999", MATH_TF32: "#bbbbbb"}
 
 
 def softmax_bandwidth(

@@ -1,7 +1,7 @@
 """Step 4: attention in one kernel that never writes a score to memory (FlashAttention's forward pass).
 
-The rungs, each a module: one thread a row; small tiles, four by four scores a thread; wide tiles, eight by eight. Beside
-them few queries, for decoding, and split keys, for heads too few to fill a device.
+The rungs, each a module: one thread a row; small tiles, four by four scores a thread; wide tiles, eight by eight.
+Beside them few queries, for decoding, and split keys, for heads too few to fill a device.
 """
 
 import functools
