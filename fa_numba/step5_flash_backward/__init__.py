@@ -65,8 +65,8 @@ def flash_backward(
     Notes
     -----
     Dao, "FlashAttention-2" (2023), algorithm 2, with sums in a fixed order: the result is the same bit for bit in every
-    run. Small tiles take two kernels, so that no block writes what another one adds to. Wide tiles, in float32 on a GPU,
-    take one, whose blocks wait for their turn to add to dq; their counters are one int32 for 32 or more queries.
+    run. Small tiles take two kernels, so that no block adds to what another one writes. Wide tiles, in float32 on a GPU
+    take one, whose blocks wait for their turn to add to dq; they hold a counter, an int32, for 32 or more queries.
     """
     chosen = functools.partial(_launch, block_q=block_q, block_k=block_k)
     return _backward(chosen, do, q, k, v, o, m, l, causal=causal, scale=scale)
