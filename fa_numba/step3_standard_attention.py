@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 from numba import cuda, float32, from_dtype
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP
+from fa_numba.primitives import WARP, load4, part, store4
 from fa_numba.step2_online_softmax import block_max, block_sum, subtrahend
 from fa_numba.tiles import PAD, R, add_dots, clear
 
 TILES = (16, 64)  # rows and columns of a product that a block computes: for small matrices, and for others
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
+WIDE = 8  # rows, and columns, of the register tile of the kernel for large matrices
+WIDE_DEPTH = 8  # how much of the sum that kernel has in shared memory at a time: twice, of which one half is read
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
 
@@ -79,6 +81,168 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, 
                         s[r, j] += a_tile[i * (DEPTH + PAD) + k] * b_tile[(x + j * rows) * (DEPTH + PAD) + k]
 
     return matmul_kernel
+
+
+@functools.cache
+def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: int, columns: int, aligned: bool) -> Any:
+    """Return the kernel of c = factor A B in float32 for large matrices: tiles of c of rows by columns elements.
+
+    It computes what the kernel of :func:`make_matmul` does. A ``triangle`` of 2 says that the mask hides elements of c:
+    tiles of c that no one sees are left as they are.
+    """
+    xs, ys = columns // WIDE, rows // WIDE  # the grid of threads
+    threads = xs * ys
+    strip = min(xs, 8)  # a warp is 8 by 4 threads: it reads 8 and 4 different vectors of a row of the tiles
+    a_elements, b_elements = WIDE_DEPTH * (rows + PAD), WIDE_DEPTH * (columns + PAD)
+    a_both, b_both = 2 * a_elements, 2 * b_elements
+    a_share, b_share = rows * WIDE_DEPTH // (4 * threads), columns * WIDE_DEPTH // (4 * threads)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch(fours, x, h, row, k, length, along):
+        """fours = this thread's share of X[row : row + length, k : k + WIDE_DEPTH], X being x or its transpose.
+
+        Four neighbours in memory each, and 0 past the ends. ``along`` says that memory runs along the sum.
+        """
+        j, i, height, lanes = (row, k, length, 2) if along else (k, row, WIDE_DEPTH, length // 4)
+        down = threads // lanes  # rows of memory at a time
+        j, i = j + cuda.threadIdx.x // lanes, i + 4 * (cuda.threadIdx.x % lanes)
+        at = (h * x.shape[1] + j) * x.shape[2] + i
+        for n in range(fours.shape[0]):
+            y, z = n * down % height, n * down // height * 4 * lanes
+            if aligned:
+                for e in range(4):
+                    fours[n, e] = float32(0)
+                if j + y < x.shape[1] and i + z < x.shape[2]:
+                    four = load4(x, at + y * x.shape[2] + z)
+                    for e in range(4):
+                        fours[n, e] = four[e]
+            else:
+                for e in range(4):
+                    inside = j + y < x.shape[1] and i + z + e < x.shape[2]
+                    fours[n, e] = x[h, j + y, i + z + e] if inside else float32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(tile, start, fours, length, along):
+        """tile[k, r] = X[row + r, k] for what the thread has fetched: in shared memory the sum runs down the rows."""
+        lanes, height = (2, length) if along else (length // 4, WIDE_DEPTH)
+        down = threads // lanes
+        j, i = cuda.threadIdx.x // lanes, 4 * (cuda.threadIdx.x % lanes)
+        for n in range(fours.shape[0]):
+            y, z = j + n * down % height, i + n * down // height * 4 * lanes
+            if along:
+                to = part(tile, start + z * (length + PAD) + y, 3 * (length + PAD) + 1)
+                for e in range(4):
+                    to[e * (length + PAD)] = fours[n, e]
+            else:
+                store4(tile, start + y * (length + PAD) + z, (fours[n, 0], fours[n, 1], fours[n, 2], fours[n, 3]))
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_outer(s, a_tile, a_at, b_tile, b_at, k):
+        """s[r, j] += A[row r, k] B[k, column j]: 64 multiplications for four vectors read."""
+        u = cuda.local.array(WIDE, float32)
+        for g in range(WIDE // 4):
+            four = load4(a_tile, a_at + k * (rows + PAD) + 4 * ys * g)
+            for e in range(4):
+                u[4 * g + e] = four[e]
+        for g in range(WIDE // 4):
+            four = load4(b_tile, b_at + k * (columns + PAD) + 4 * xs * g)
+            for e in range(4):
+                for r in range(WIDE):
+                    s[r, 4 * g + e] += u[r] * four[e]
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_visible_outer(s, a_tile, a_at, b_tile, b_at, k, most):
+        """As add_outer, but a row takes only a term that it sees. What the mask hides may be NaN: select."""
+        u = cuda.local.array(WIDE, float32)
+        for g in range(WIDE // 4):
+            four = load4(a_tile, a_at + k * (rows + PAD) + 4 * ys * g)
+            for e in range(4):
+                u[4 * g + e] = four[e]
+        for g in range(WIDE // 4):
+            four = load4(b_tile, b_at + k * (columns + PAD) + 4 * xs * g)
+            for r in range(WIDE):
+                if triangle * (k - 4 * ys * (r // 4) - r % 4) <= most:
+                    for e in range(4):
+                        s[r, 4 * g + e] += u[r] * four[e]
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_step(s, a_tile, a_at, b_tile, b_at):
+        """Add up all terms of a step, written out: the compiler does not unroll so large a loop by itself."""
+        for k in range(0, WIDE_DEPTH, 8):
+            add_outer(s, a_tile, a_at, b_tile, b_at, k)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 1)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 2)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 3)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 4)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 5)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 6)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 7)
+
+    @cuda.jit(device=True, forceinline=True)
+    def write(c, h, s, row, column, factor):
+        """c[h, row + 4 ys g + e, column + 4 xs j + f] = factor s[4 g + e, 4 j + f], where c has such elements."""
+        for r in range(WIDE):
+            i = row + 4 * ys * (r // 4) + r % 4
+            for g in range(0, WIDE, 4):
+                j = column + xs * g
+                if aligned:
+                    if i < c.shape[1] and j < c.shape[2]:
+                        four = s[r, g] * factor, s[r, g + 1] * factor, s[r, g + 2] * factor, s[r, g + 3] * factor
+                        store4(c, (h * c.shape[1] + i) * c.shape[2] + j, four)
+                else:
+                    for e in range(4):
+                        if i < c.shape[1] and j + e < c.shape[2]:
+                            c[h, i, j + e] = s[r, g + e] * factor
+
+    @cuda.jit(launch_bounds=(threads, 512 // threads))
+    def wide_matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset):
+        """c[h] = factor sum_g A[h_a] B[h_b]: a block computes a tile of c, a thread eight by eight numbers of it.
+
+        While the threads multiply one step's part of A and B, the next step's is on its way to their registers; it goes
+        to the other half of shared memory, so that one barrier a step is enough.
+        """
+        a_tile = cuda.shared.array(a_both, float32, alignment=16)
+        b_tile = cuda.shared.array(b_both, float32, alignment=16)
+        t = cuda.threadIdx.x
+        x = t // 2 % strip + t // (strip * ys) * strip
+        y = t % 2 + t // (2 * strip) * 2 % ys
+        down, across = (c.shape[1] + rows - 1) // rows, (c.shape[2] + columns - 1) // columns
+        h = cuda.blockIdx.x // (down * across)
+        row, column = cuda.blockIdx.x // across % down * rows, cuda.blockIdx.x % across * columns
+        depth = a.shape[1] if transpose_a else a.shape[2]
+        first, last = 0, depth  # the terms that the mask leaves
+        if triangle == 1:
+            row = (down - 1) * rows - row  # the blocks with most to do start first
+            last = min(depth, row + rows + offset)
+        elif triangle == -1:
+            first = max(0, row - offset) // WIDE_DEPTH * WIDE_DEPTH
+        s = cuda.local.array((WIDE, WIDE), float32)
+        a_fours, b_fours = cuda.local.array((a_share, 4), float32), cuda.local.array((b_share, 4), float32)
+        clear(s)
+        half = 0
+        if triangle != 2 or column < row + rows + offset:
+            for term in range(h * terms, (h + 1) * terms):
+                h_a, h_b = term // share_a, term // share_b
+                fetch(a_fours, a, h_a, row, first, rows, not transpose_a)
+                fetch(b_fours, b, h_b, column, first, columns, transpose_b)
+                for k in range(first, last, WIDE_DEPTH):
+                    a_at, b_at = half * a_elements, half * b_elements
+                    put(a_tile, a_at, a_fours, rows, not transpose_a)
+                    put(b_tile, b_at, b_fours, columns, transpose_b)
+                    cuda.syncthreads()
+                    if k + WIDE_DEPTH < last:
+                        fetch(a_fours, a, h_a, row, k + WIDE_DEPTH, rows, not transpose_a)
+                        fetch(b_fours, b, h_b, column, k + WIDE_DEPTH, columns, transpose_b)
+                    a_at, b_at, most = a_at + 4 * y, b_at + 4 * x, triangle * (row - k) + offset
+                    if triangle % 2 == 0 or (WIDE_DEPTH if triangle == 1 else rows) <= most + 1:
+                        add_step(s, a_tile, a_at, b_tile, b_at)
+                    else:
+                        for e in range(WIDE_DEPTH):
+                            add_visible_outer(s, a_tile, a_at, b_tile, b_at, e, most + triangle * 4 * y)
+                    half = 1 - half
+            write(c, h, s, row + 4 * y, column + 4 * x, factor)
+
+    return wide_matmul_kernel
 
 
 @cuda.jit(fastmath=True)
