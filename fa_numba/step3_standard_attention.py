@@ -2,9 +2,11 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, from_dtype
+import numpy as np
+from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, load4, part, store4
@@ -15,6 +17,7 @@ TILES = (16, 64)  # rows and columns of a product that a block computes: for sma
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
 WIDE = 8  # rows, and columns, of the register tile of the kernel for large matrices
 WIDE_DEPTH = 8  # how much of the sum that kernel has in shared memory at a time: twice, of which one half is read
+EVERYTHING = 2**40  # an offset at which a mask hides nothing
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
 
@@ -84,14 +87,17 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, 
 
 
 @functools.cache
-def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: int, columns: int, aligned: bool) -> Any:
+def make_wide_matmul(
+    transpose_a: bool, transpose_b: bool, triangle: int, rows: int, columns: int, aligned: bool
+) -> Any:
     """Return the kernel of c = factor A B in float32 for large matrices: tiles of c of rows by columns elements.
 
-    It computes what the kernel of :func:`make_matmul` does. A ``triangle`` of 2 says that the mask hides elements of c:
-    tiles of c that no one sees are left as they are.
+    It computes what the kernel of :func:`make_matmul` does; where nothing is masked, ``triangle`` is 1 or -1 and the
+    offset EVERYTHING. ``aligned`` says that the rows of a, b and c are multiples of four elements long.
     """
     xs, ys = columns // WIDE, rows // WIDE  # the grid of threads
     threads = xs * ys
+    resident = max(1, min(3, 512 // threads) if aligned else 256 // threads)  # blocks on a multiprocessor
     strip = min(xs, 8)  # a warp is 8 by 4 threads: it reads 8 and 4 different vectors of a row of the tiles
     a_elements, b_elements = WIDE_DEPTH * (rows + PAD), WIDE_DEPTH * (columns + PAD)
     a_both, b_both = 2 * a_elements, 2 * b_elements
@@ -107,18 +113,19 @@ def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: 
         down = threads // lanes  # rows of memory at a time
         j, i = j + cuda.threadIdx.x // lanes, i + 4 * (cuda.threadIdx.x % lanes)
         at = (h * x.shape[1] + j) * x.shape[2] + i
+        left_j, left_i = int32(x.shape[1] - j), int32(x.shape[2] - i)
         for n in range(fours.shape[0]):
             y, z = n * down % height, n * down // height * 4 * lanes
             if aligned:
                 for e in range(4):
                     fours[n, e] = float32(0)
-                if j + y < x.shape[1] and i + z < x.shape[2]:
+                if y < left_j and z < left_i:
                     four = load4(x, at + y * x.shape[2] + z)
                     for e in range(4):
                         fours[n, e] = four[e]
             else:
                 for e in range(4):
-                    inside = j + y < x.shape[1] and i + z + e < x.shape[2]
+                    inside = y < left_j and z + e < left_i
                     fours[n, e] = x[h, j + y, i + z + e] if inside else float32(0)
 
     @cuda.jit(device=True, forceinline=True)
@@ -194,12 +201,13 @@ def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: 
                         if i < c.shape[1] and j + e < c.shape[2]:
                             c[h, i, j + e] = s[r, g + e] * factor
 
-    @cuda.jit(launch_bounds=(threads, 512 // threads))
-    def wide_matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset):
+    @cuda.jit(launch_bounds=(threads, resident))
+    def wide_matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset, offset_c):
         """c[h] = factor sum_g A[h_a] B[h_b]: a block computes a tile of c, a thread eight by eight numbers of it.
 
         While the threads multiply one step's part of A and B, the next step's is on its way to their registers; it goes
-        to the other half of shared memory, so that one barrier a step is enough.
+        to the other half of shared memory, so that one barrier a step is enough. Tiles of c at which row i sees no
+        column j <= i + offset_c are left as they are.
         """
         a_tile = cuda.shared.array(a_both, float32, alignment=16)
         b_tile = cuda.shared.array(b_both, float32, alignment=16)
@@ -210,22 +218,21 @@ def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: 
         h = cuda.blockIdx.x // (down * across)
         row, column = cuda.blockIdx.x // across % down * rows, cuda.blockIdx.x % across * columns
         depth = a.shape[1] if transpose_a else a.shape[2]
-        first, last = 0, depth  # the terms that the mask leaves
         if triangle == 1:
             row = (down - 1) * rows - row  # the blocks with most to do start first
-            last = min(depth, row + rows + offset)
-        elif triangle == -1:
-            first = max(0, row - offset) // WIDE_DEPTH * WIDE_DEPTH
+        # the terms that the mask leaves
+        first = max(0, row - offset) // WIDE_DEPTH * WIDE_DEPTH if triangle == -1 else 0
+        last = min(depth, row + rows + offset) if triangle == 1 else depth
         s = cuda.local.array((WIDE, WIDE), float32)
         a_fours, b_fours = cuda.local.array((a_share, 4), float32), cuda.local.array((b_share, 4), float32)
         clear(s)
         half = 0
-        if triangle != 2 or column < row + rows + offset:
+        if column < row + rows + offset_c:  # of c, someone sees this tile
             for term in range(h * terms, (h + 1) * terms):
                 h_a, h_b = term // share_a, term // share_b
                 fetch(a_fours, a, h_a, row, first, rows, not transpose_a)
                 fetch(b_fours, b, h_b, column, first, columns, transpose_b)
-                for k in range(first, last, WIDE_DEPTH):
+                for k in range(int32(first), int32(last), int32(WIDE_DEPTH)):
                     a_at, b_at = half * a_elements, half * b_elements
                     put(a_tile, a_at, a_fours, rows, not transpose_a)
                     put(b_tile, b_at, b_fours, columns, transpose_b)
@@ -234,7 +241,7 @@ def make_wide_matmul(transpose_a: bool, transpose_b: bool, triangle: int, rows: 
                         fetch(a_fours, a, h_a, row, k + WIDE_DEPTH, rows, not transpose_a)
                         fetch(b_fours, b, h_b, column, k + WIDE_DEPTH, columns, transpose_b)
                     a_at, b_at, most = a_at + 4 * y, b_at + 4 * x, triangle * (row - k) + offset
-                    if triangle % 2 == 0 or (WIDE_DEPTH if triangle == 1 else rows) <= most + 1:
+                    if (WIDE_DEPTH if triangle == 1 else rows) <= most + 1:
                         add_step(s, a_tile, a_at, b_tile, b_at)
                     else:
                         for e in range(WIDE_DEPTH):
@@ -309,6 +316,10 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
     -----
     Dao et al., "FlashAttention" (2022), algorithm 0.
     """
+    return _attend(q, k, v, causal, scale)
+
+
+def _attend(q: Any, k: Any, v: Any, causal: bool, scale: Any, wide: bool | None = None) -> StandardOutput:
     call = arrays.Call(q=q, k=k, v=v)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     device.warn_if_slow("standard_attention", device.ACCESSES_PER_PRODUCT * posed.products(TILES[0], TILES[0]))
@@ -318,12 +329,23 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
         p = call.empty("p", posed.shape_p)
         heads = {name: posed.by_head(name, array) for name, array in (*call.items(), ("o", o), ("s", s), ("p", p))}
         # S = Q K^T scale
-        _multiply(call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale)
+        _multiply(call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale, wide=wide)
         # P = softmax(S)
         _start_rows(call, posed, row_softmax_kernel, heads["s"], heads["p"])
         # O = P V
-        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1)
+        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1, wide=wide)
         return StandardOutput(call.result(o), call.result(p))
+
+
+def _rung(wide: bool) -> Callable:
+    def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None) -> StandardOutput:
+        return _attend(q, k, v, causal, scale, wide)
+
+    return attention
+
+
+# standard_attention with one kernel of products, whatever the size; in float64 there is but the first
+RUNGS: dict[str, Callable] = {"4x4 register tiles": _rung(wide=False), "8x8 register tiles": _rung(wide=True)}
 
 
 def standard_attention_backward(
@@ -389,18 +411,39 @@ def _multiply(
     transpose_b: bool = False,
     triangle: int = 0,
     factor: float = 1.0,
+    wide: bool | None = None,
 ) -> None:
-    """Start c = factor A B for every head; matrices of key heads are shared, or summed into, by their query heads."""
+    """Start c = factor A B for every head; matrices of key heads are shared, or summed into, by their query heads.
+
+    Where the mask leaves a ``triangle`` of 0, c holds scores, and those that it hides are not used. ``wide`` chooses
+    the kernel: that for large matrices, or the other.
+    """
     heads, rows, columns = c.shape
     if heads * rows * columns == 0:
         return
-    tile = TILES[max(rows, columns) > 2 * TILES[0]]
-    kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, tile, from_dtype(call.dtype))
     terms = a.shape[0] // heads if transpose_a else 1  # c of a key head: the sum over its query heads
     share_a, share_b = (1 if array.shape[0] == heads * terms else posed.group for array in (a, b))
-    blocks = heads * -(-rows // tile) * -(-columns // tile)
-    numbers = (call.dtype.type(factor), terms, share_a, share_b, posed.n_k - posed.n_q)
-    device.launch(kernel, blocks, (tile // R) ** 2, a, b, c, *numbers, stream=call.stream)
+    numbers = (call.dtype.type(factor), terms, share_a, share_b)
+    offset = posed.n_k - posed.n_q
+    if _is_wide(call.dtype, rows, columns) if wide is None else wide and call.dtype == np.float32:
+        aligned = all(array.shape[2] % 4 == 0 for array in (a, b, c))
+        tile = (128, 128) if aligned and columns > 64 else (128, 64)
+        threads = tile[0] * tile[1] // WIDE**2
+        kernel = make_wide_matmul(transpose_a, transpose_b, triangle or 1, *tile, aligned)
+        offsets = (offset if posed.causal and used else EVERYTHING for used in (triangle, triangle == 0))
+        numbers = (*numbers, *offsets)
+    else:
+        tile = (TILES[max(rows, columns) > 2 * TILES[0]],) * 2
+        threads = (tile[0] // R) ** 2
+        kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, tile[0], from_dtype(call.dtype))
+        numbers = (*numbers, offset)
+    blocks = heads * -(-rows // tile[0]) * -(-columns // tile[1])
+    device.launch(kernel, blocks, threads, a, b, c, *numbers, stream=call.stream)
+
+
+def _is_wide(dtype: Any, rows: int, columns: int) -> bool:
+    """Say whether a product is large enough for the kernel for large matrices."""
+    return dtype == np.float32 and min(rows, columns) > 16 and max(rows, columns) >= 256
 
 
 def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrices: Any) -> None:
