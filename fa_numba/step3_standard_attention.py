@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP, load4, part, store4
+from fa_numba.primitives import WARP, load, load4, part, store, store4
 from fa_numba.step2_online_softmax import block_max, block_sum, subtrahend
 from fa_numba.tiles import PAD, R, add_dots, clear
 
@@ -252,39 +252,82 @@ def make_wide_matmul(
     return wide_matmul_kernel
 
 
+@cuda.jit(device=True, forceinline=True)
+def read_four(four, x, h, i, j):
+    """four[e] = x[h, i, j + e], as far as the row goes: in one instruction where every row starts at 16 bytes."""
+    if x.shape[2] % 4 == 0:
+        load(four, x, (h, i, j))
+    else:
+        for e in range(4):
+            if j + e < x.shape[2]:
+                four[e] = x[h, i, j + e]
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_four(x, h, i, j, four):
+    """x[h, i, j + e] = four[e], likewise."""
+    if x.shape[2] % 4 == 0:
+        store(x, (h, i, j), four)
+    else:
+        for e in range(4):
+            if j + e < x.shape[2]:
+                x[h, i, j + e] = four[e]
+
+
 @cuda.jit(fastmath=True)
 def row_softmax_kernel(s, p, causal, offset):
     """p[h, i] = softmax(s[h, i]) over the keys that query i sees, 0 for the others: one block a row."""
     scratch = cuda.shared.array(WARP, s.dtype)
+    four = cuda.local.array(4, s.dtype)
     h, i = cuda.blockIdx.x // s.shape[1], cuda.blockIdx.x % s.shape[1]
-    t = cuda.threadIdx.x
+    first = 4 * cuda.threadIdx.x
     seen = min(s.shape[2], max(0, i + 1 + offset)) if causal else s.shape[2]
     m = float32(-math.inf)
-    for j in range(t, seen, ROW_THREADS):  # m_i = max_j s_ij
-        m = max(m, s[h, i, j])
+    for j in range(first, seen, 4 * ROW_THREADS):  # m_i = max_j s_ij
+        read_four(four, s, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                m = max(m, four[e])
     m = subtrahend(block_max(m, scratch, ROW_THREADS))
     l = float32(0)
-    for j in range(t, seen, ROW_THREADS):  # l_i = sum_j exp(s_ij - m_i)
-        l += math.exp(s[h, i, j] - m)
+    for j in range(first, seen, 4 * ROW_THREADS):  # l_i = sum_j exp(s_ij - m_i)
+        read_four(four, s, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                l += math.exp(four[e] - m)
     l = block_sum(l, scratch, ROW_THREADS)
     inverse = float32(1) / l if l != float32(0) else float32(0)  # nothing to see: p = 0
-    for j in range(t, s.shape[2], ROW_THREADS):  # p_ij = exp(s_ij - m_i) / l_i
-        p[h, i, j] = math.exp(s[h, i, j] - m) * inverse if j < seen else float32(0)
+    for j in range(first, s.shape[2], 4 * ROW_THREADS):  # p_ij = exp(s_ij - m_i) / l_i
+        if j < seen:
+            read_four(four, s, h, i, j)
+        for e in range(4):
+            four[e] = math.exp(four[e] - m) * inverse if j + e < seen else float32(0)
+        write_four(p, h, i, j, four)
 
 
 @cuda.jit(fastmath=True)
 def row_gradient_kernel(p, dp, ds, causal, offset):
     """ds[h, i] = p (dp - delta) over the keys that query i sees, with delta = sum_j p_ij dp_ij: one block a row."""
     scratch = cuda.shared.array(WARP, p.dtype)
+    p_four, dp_four = cuda.local.array(4, p.dtype), cuda.local.array(4, p.dtype)
     h, i = cuda.blockIdx.x // p.shape[1], cuda.blockIdx.x % p.shape[1]
-    t = cuda.threadIdx.x
+    first = 4 * cuda.threadIdx.x
     seen = min(p.shape[2], max(0, i + 1 + offset)) if causal else p.shape[2]
     delta = float32(0)
-    for j in range(t, seen, ROW_THREADS):
-        delta += p[h, i, j] * dp[h, i, j]
+    for j in range(first, seen, 4 * ROW_THREADS):
+        read_four(p_four, p, h, i, j)
+        read_four(dp_four, dp, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                delta += p_four[e] * dp_four[e]
     delta = block_sum(delta, scratch, ROW_THREADS)
-    for j in range(t, p.shape[2], ROW_THREADS):
-        ds[h, i, j] = p[h, i, j] * (dp[h, i, j] - delta) if j < seen else float32(0)
+    for j in range(first, p.shape[2], 4 * ROW_THREADS):
+        if j < seen:
+            read_four(p_four, p, h, i, j)
+            read_four(dp_four, dp, h, i, j)
+        for e in range(4):
+            p_four[e] = p_four[e] * (dp_four[e] - delta) if j + e < seen else float32(0)
+        write_four(ds, h, i, j, p_four)
 
 
 class StandardOutput(NamedTuple):
