@@ -16,6 +16,7 @@ from fa_numba.tiles import PAD, R, add_dots, clear
 TILES = (16, 64)  # rows and columns of a product that a block computes: for small matrices, and for others
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
 WIDE = 8  # rows, and columns, of the register tile of the kernel for large matrices
+WIDE_TILE = (128, 64)  # rows and columns of a product that a block of it computes
 WIDE_DEPTH = 8  # how much of the sum that kernel has in shared memory at a time: twice, of which one half is read
 EVERYTHING = 2**40  # an offset at which a mask hides nothing
 ROW_THREADS = 128  # a block of the kernels that own a row each
@@ -470,7 +471,7 @@ def _multiply(
     offset = posed.n_k - posed.n_q
     if _is_wide(call.dtype, rows, columns) if wide is None else wide and call.dtype == np.float32:
         aligned = all(array.shape[2] % 4 == 0 for array in (a, b, c))
-        tile = (128, 128) if aligned and columns > 64 else (128, 64)
+        tile = WIDE_TILE
         threads = tile[0] * tile[1] // WIDE**2
         kernel = make_wide_matmul(transpose_a, transpose_b, triangle or 1, *tile, aligned)
         offsets = (offset if posed.causal and used else EVERYTHING for used in (triangle, triangle == 0))

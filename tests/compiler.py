@@ -86,7 +86,7 @@ def forms():
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         if dtype is float32:
             for transposed in ((False, True, 1), (False, False, 1), (True, False, -1)):
-                for tile in ((128, 128, True), (128, 64, True), (128, 64, False)):
+                for tile in ((128, 64, True), (128, 64, False)):
                     matmul = step3_standard_attention.make_wide_matmul(*transposed, *tile)
                     numbers = (dtype, *[types.int64] * 5)
                     yield f"wide_matmul_kernel {transposed} {tile} {dtype}", matmul, (heads, heads, heads, *numbers)
