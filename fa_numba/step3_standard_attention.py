@@ -2,17 +2,23 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, from_dtype
+import numpy as np
+from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP
+from fa_numba.primitives import WARP, load, load4, part, store, store4
 from fa_numba.step2_online_softmax import block_max, block_sum, subtrahend
 from fa_numba.tiles import PAD, R, add_dots, clear
 
 TILES = (16, 64)  # rows and columns of a product that a block computes: for small matrices, and for others
 DEPTH = 16  # how much of the sum a block has in shared memory at a time
+WIDE = 8  # rows, and columns, of the register tile of the kernel for large matrices
+WIDE_TILE = (128, 64)  # rows and columns of a product that a block of it computes
+WIDE_DEPTH = 8  # how much of the sum that kernel has in shared memory at a time: twice, of which one half is read
+EVERYTHING = 2**40  # an offset at which a mask hides nothing
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
 
@@ -81,39 +87,248 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, 
     return matmul_kernel
 
 
+@functools.cache
+def make_wide_matmul(
+    transpose_a: bool, transpose_b: bool, triangle: int, rows: int, columns: int, aligned: bool
+) -> Any:
+    """Return the kernel of c = factor A B in float32 for large matrices: tiles of c of rows by columns elements.
+
+    It computes what the kernel of :func:`make_matmul` does; where nothing is masked, ``triangle`` is 1 or -1 and the
+    offset EVERYTHING. ``aligned`` says that the rows of a, b and c are multiples of four elements long.
+    """
+    xs, ys = columns // WIDE, rows // WIDE  # the grid of threads
+    threads = xs * ys
+    resident = max(1, min(3, 512 // threads) if aligned else 256 // threads)  # blocks on a multiprocessor
+    strip = min(xs, 8)  # a warp is 8 by 4 threads: it reads 8 and 4 different vectors of a row of the tiles
+    a_elements, b_elements = WIDE_DEPTH * (rows + PAD), WIDE_DEPTH * (columns + PAD)
+    a_both, b_both = 2 * a_elements, 2 * b_elements
+    a_share, b_share = rows * WIDE_DEPTH // (4 * threads), columns * WIDE_DEPTH // (4 * threads)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch(fours, x, h, row, k, length, along):
+        """fours = this thread's share of X[row : row + length, k : k + WIDE_DEPTH], X being x or its transpose.
+
+        Four neighbours in memory each, and 0 past the ends. ``along`` says that memory runs along the sum.
+        """
+        j, i, height, lanes = (row, k, length, 2) if along else (k, row, WIDE_DEPTH, length // 4)
+        down = threads // lanes  # rows of memory at a time
+        j, i = j + cuda.threadIdx.x // lanes, i + 4 * (cuda.threadIdx.x % lanes)
+        at = (h * x.shape[1] + j) * x.shape[2] + i
+        left_j, left_i = int32(x.shape[1] - j), int32(x.shape[2] - i)
+        for n in range(fours.shape[0]):
+            y, z = n * down % height, n * down // height * 4 * lanes
+            if aligned:
+                for e in range(4):
+                    fours[n, e] = float32(0)
+                if y < left_j and z < left_i:
+                    four = load4(x, at + y * x.shape[2] + z)
+                    for e in range(4):
+                        fours[n, e] = four[e]
+            else:
+                for e in range(4):
+                    inside = y < left_j and z + e < left_i
+                    fours[n, e] = x[h, j + y, i + z + e] if inside else float32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(tile, start, fours, length, along):
+        """tile[k, r] = X[row + r, k] for what the thread has fetched: in shared memory the sum runs down the rows."""
+        lanes, height = (2, length) if along else (length // 4, WIDE_DEPTH)
+        down = threads // lanes
+        j, i = cuda.threadIdx.x // lanes, 4 * (cuda.threadIdx.x % lanes)
+        for n in range(fours.shape[0]):
+            y, z = j + n * down % height, i + n * down // height * 4 * lanes
+            if along:
+                to = part(tile, start + z * (length + PAD) + y, 3 * (length + PAD) + 1)
+                for e in range(4):
+                    to[e * (length + PAD)] = fours[n, e]
+            else:
+                store4(tile, start + y * (length + PAD) + z, (fours[n, 0], fours[n, 1], fours[n, 2], fours[n, 3]))
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_outer(s, a_tile, a_at, b_tile, b_at, k):
+        """s[r, j] += A[row r, k] B[k, column j]: 64 multiplications for four vectors read."""
+        u = cuda.local.array(WIDE, float32)
+        for g in range(WIDE // 4):
+            four = load4(a_tile, a_at + k * (rows + PAD) + 4 * ys * g)
+            for e in range(4):
+                u[4 * g + e] = four[e]
+        for g in range(WIDE // 4):
+            four = load4(b_tile, b_at + k * (columns + PAD) + 4 * xs * g)
+            for e in range(4):
+                for r in range(WIDE):
+                    s[r, 4 * g + e] += u[r] * four[e]
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_visible_outer(s, a_tile, a_at, b_tile, b_at, k, most):
+        """As add_outer, but a row takes only a term that it sees. What the mask hides may be NaN: select."""
+        u = cuda.local.array(WIDE, float32)
+        for g in range(WIDE // 4):
+            four = load4(a_tile, a_at + k * (rows + PAD) + 4 * ys * g)
+            for e in range(4):
+                u[4 * g + e] = four[e]
+        for g in range(WIDE // 4):
+            four = load4(b_tile, b_at + k * (columns + PAD) + 4 * xs * g)
+            for r in range(WIDE):
+                if triangle * (k - 4 * ys * (r // 4) - r % 4) <= most:
+                    for e in range(4):
+                        s[r, 4 * g + e] += u[r] * four[e]
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_step(s, a_tile, a_at, b_tile, b_at):
+        """Add up all terms of a step, written out: the compiler does not unroll so large a loop by itself."""
+        for k in range(0, WIDE_DEPTH, 8):
+            add_outer(s, a_tile, a_at, b_tile, b_at, k)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 1)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 2)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 3)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 4)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 5)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 6)
+            add_outer(s, a_tile, a_at, b_tile, b_at, k + 7)
+
+    @cuda.jit(device=True, forceinline=True)
+    def write(c, h, s, row, column, factor):
+        """c[h, row + 4 ys g + e, column + 4 xs j + f] = factor s[4 g + e, 4 j + f], where c has such elements."""
+        for r in range(WIDE):
+            i = row + 4 * ys * (r // 4) + r % 4
+            for g in range(0, WIDE, 4):
+                j = column + xs * g
+                if aligned:
+                    if i < c.shape[1] and j < c.shape[2]:
+                        four = s[r, g] * factor, s[r, g + 1] * factor, s[r, g + 2] * factor, s[r, g + 3] * factor
+                        store4(c, (h * c.shape[1] + i) * c.shape[2] + j, four)
+                else:
+                    for e in range(4):
+                        if i < c.shape[1] and j + e < c.shape[2]:
+                            c[h, i, j + e] = s[r, g + e] * factor
+
+    @cuda.jit(launch_bounds=(threads, resident))
+    def wide_matmul_kernel(a, b, c, factor, terms, share_a, share_b, offset, offset_c):
+        """c[h] = factor sum_g A[h_a] B[h_b]: a block computes a tile of c, a thread eight by eight numbers of it.
+
+        While the threads multiply one step's part of A and B, the next step's is on its way to their registers; it goes
+        to the other half of shared memory, so that one barrier a step is enough. Tiles of c at which row i sees no
+        column j <= i + offset_c are left as they are.
+        """
+        a_tile = cuda.shared.array(a_both, float32, alignment=16)
+        b_tile = cuda.shared.array(b_both, float32, alignment=16)
+        t = cuda.threadIdx.x
+        x = t // 2 % strip + t // (strip * ys) * strip
+        y = t % 2 + t // (2 * strip) * 2 % ys
+        down, across = (c.shape[1] + rows - 1) // rows, (c.shape[2] + columns - 1) // columns
+        h = cuda.blockIdx.x // (down * across)
+        row, column = cuda.blockIdx.x // across % down * rows, cuda.blockIdx.x % across * columns
+        depth = a.shape[1] if transpose_a else a.shape[2]
+        if triangle == 1:
+            row = (down - 1) * rows - row  # the blocks with most to do start first
+        # the terms that the mask leaves
+        first = max(0, row - offset) // WIDE_DEPTH * WIDE_DEPTH if triangle == -1 else 0
+        last = min(depth, row + rows + offset) if triangle == 1 else depth
+        s = cuda.local.array((WIDE, WIDE), float32)
+        a_fours, b_fours = cuda.local.array((a_share, 4), float32), cuda.local.array((b_share, 4), float32)
+        clear(s)
+        half = 0
+        if column < row + rows + offset_c:  # of c, someone sees this tile
+            for term in range(h * terms, (h + 1) * terms):
+                h_a, h_b = term // share_a, term // share_b
+                fetch(a_fours, a, h_a, row, first, rows, not transpose_a)
+                fetch(b_fours, b, h_b, column, first, columns, transpose_b)
+                for k in range(int32(first), int32(last), int32(WIDE_DEPTH)):
+                    a_at, b_at = half * a_elements, half * b_elements
+                    put(a_tile, a_at, a_fours, rows, not transpose_a)
+                    put(b_tile, b_at, b_fours, columns, transpose_b)
+                    cuda.syncthreads()
+                    if k + WIDE_DEPTH < last:
+                        fetch(a_fours, a, h_a, row, k + WIDE_DEPTH, rows, not transpose_a)
+                        fetch(b_fours, b, h_b, column, k + WIDE_DEPTH, columns, transpose_b)
+                    a_at, b_at, most = a_at + 4 * y, b_at + 4 * x, triangle * (row - k) + offset
+                    if (WIDE_DEPTH if triangle == 1 else rows) <= most + 1:
+                        add_step(s, a_tile, a_at, b_tile, b_at)
+                    else:
+                        for e in range(WIDE_DEPTH):
+                            add_visible_outer(s, a_tile, a_at, b_tile, b_at, e, most + triangle * 4 * y)
+                    half = 1 - half
+            write(c, h, s, row + 4 * y, column + 4 * x, factor)
+
+    return wide_matmul_kernel
+
+
+@cuda.jit(device=True, forceinline=True)
+def read_four(four, x, h, i, j):
+    """four[e] = x[h, i, j + e], as far as the row goes: in one instruction where every row starts at 16 bytes."""
+    if x.shape[2] % 4 == 0:
+        load(four, x, (h, i, j))
+    else:
+        for e in range(4):
+            if j + e < x.shape[2]:
+                four[e] = x[h, i, j + e]
+
+
+@cuda.jit(device=True, forceinline=True)
+def write_four(x, h, i, j, four):
+    """x[h, i, j + e] = four[e], likewise."""
+    if x.shape[2] % 4 == 0:
+        store(x, (h, i, j), four)
+    else:
+        for e in range(4):
+            if j + e < x.shape[2]:
+                x[h, i, j + e] = four[e]
+
+
 @cuda.jit(fastmath=True)
 def row_softmax_kernel(s, p, causal, offset):
     """p[h, i] = softmax(s[h, i]) over the keys that query i sees, 0 for the others: one block a row."""
     scratch = cuda.shared.array(WARP, s.dtype)
+    four = cuda.local.array(4, s.dtype)
     h, i = cuda.blockIdx.x // s.shape[1], cuda.blockIdx.x % s.shape[1]
-    t = cuda.threadIdx.x
+    first = 4 * cuda.threadIdx.x
     seen = min(s.shape[2], max(0, i + 1 + offset)) if causal else s.shape[2]
     m = float32(-math.inf)
-    for j in range(t, seen, ROW_THREADS):  # m_i = max_j s_ij
-        m = max(m, s[h, i, j])
+    for j in range(first, seen, 4 * ROW_THREADS):  # m_i = max_j s_ij
+        read_four(four, s, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                m = max(m, four[e])
     m = subtrahend(block_max(m, scratch, ROW_THREADS))
     l = float32(0)
-    for j in range(t, seen, ROW_THREADS):  # l_i = sum_j exp(s_ij - m_i)
-        l += math.exp(s[h, i, j] - m)
+    for j in range(first, seen, 4 * ROW_THREADS):  # l_i = sum_j exp(s_ij - m_i)
+        read_four(four, s, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                l += math.exp(four[e] - m)
     l = block_sum(l, scratch, ROW_THREADS)
     inverse = float32(1) / l if l != float32(0) else float32(0)  # nothing to see: p = 0
-    for j in range(t, s.shape[2], ROW_THREADS):  # p_ij = exp(s_ij - m_i) / l_i
-        p[h, i, j] = math.exp(s[h, i, j] - m) * inverse if j < seen else float32(0)
+    for j in range(first, s.shape[2], 4 * ROW_THREADS):  # p_ij = exp(s_ij - m_i) / l_i
+        if j < seen:
+            read_four(four, s, h, i, j)
+        for e in range(4):
+            four[e] = math.exp(four[e] - m) * inverse if j + e < seen else float32(0)
+        write_four(p, h, i, j, four)
 
 
 @cuda.jit(fastmath=True)
 def row_gradient_kernel(p, dp, ds, causal, offset):
     """ds[h, i] = p (dp - delta) over the keys that query i sees, with delta = sum_j p_ij dp_ij: one block a row."""
     scratch = cuda.shared.array(WARP, p.dtype)
+    p_four, dp_four = cuda.local.array(4, p.dtype), cuda.local.array(4, p.dtype)
     h, i = cuda.blockIdx.x // p.shape[1], cuda.blockIdx.x % p.shape[1]
-    t = cuda.threadIdx.x
+    first = 4 * cuda.threadIdx.x
     seen = min(p.shape[2], max(0, i + 1 + offset)) if causal else p.shape[2]
     delta = float32(0)
-    for j in range(t, seen, ROW_THREADS):
-        delta += p[h, i, j] * dp[h, i, j]
+    for j in range(first, seen, 4 * ROW_THREADS):
+        read_four(p_four, p, h, i, j)
+        read_four(dp_four, dp, h, i, j)
+        for e in range(4):
+            if j + e < seen:
+                delta += p_four[e] * dp_four[e]
     delta = block_sum(delta, scratch, ROW_THREADS)
-    for j in range(t, p.shape[2], ROW_THREADS):
-        ds[h, i, j] = p[h, i, j] * (dp[h, i, j] - delta) if j < seen else float32(0)
+    for j in range(first, p.shape[2], 4 * ROW_THREADS):
+        if j < seen:
+            read_four(p_four, p, h, i, j)
+            read_four(dp_four, dp, h, i, j)
+        for e in range(4):
+            p_four[e] = p_four[e] * (dp_four[e] - delta) if j + e < seen else float32(0)
+        write_four(ds, h, i, j, p_four)
 
 
 class StandardOutput(NamedTuple):
@@ -145,6 +360,10 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
     -----
     Dao et al., "FlashAttention" (2022), algorithm 0.
     """
+    return _attend(q, k, v, causal, scale)
+
+
+def _attend(q: Any, k: Any, v: Any, causal: bool, scale: Any, wide: bool | None = None) -> StandardOutput:
     call = arrays.Call(q=q, k=k, v=v)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     device.warn_if_slow("standard_attention", device.ACCESSES_PER_PRODUCT * posed.products(TILES[0], TILES[0]))
@@ -154,12 +373,23 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
         p = call.empty("p", posed.shape_p)
         heads = {name: posed.by_head(name, array) for name, array in (*call.items(), ("o", o), ("s", s), ("p", p))}
         # S = Q K^T scale
-        _multiply(call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale)
+        _multiply(call, posed, heads["q"], heads["k"], heads["s"], transpose_b=True, factor=posed.scale, wide=wide)
         # P = softmax(S)
         _start_rows(call, posed, row_softmax_kernel, heads["s"], heads["p"])
         # O = P V
-        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1)
+        _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1, wide=wide)
         return StandardOutput(call.result(o), call.result(p))
+
+
+def _rung(wide: bool) -> Callable:
+    def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None) -> StandardOutput:
+        return _attend(q, k, v, causal, scale, wide)
+
+    return attention
+
+
+# standard_attention with one kernel of products, whatever the size; in float64 there is but the first
+RUNGS: dict[str, Callable] = {"4x4 register tiles": _rung(wide=False), "8x8 register tiles": _rung(wide=True)}
 
 
 def standard_attention_backward(
@@ -225,18 +455,39 @@ def _multiply(
     transpose_b: bool = False,
     triangle: int = 0,
     factor: float = 1.0,
+    wide: bool | None = None,
 ) -> None:
-    """Start c = factor A B for every head; matrices of key heads are shared, or summed into, by their query heads."""
+    """Start c = factor A B for every head; matrices of key heads are shared, or summed into, by their query heads.
+
+    Where the mask leaves a ``triangle`` of 0, c holds scores, and those that it hides are not used. ``wide`` chooses
+    the kernel: that for large matrices, or the other.
+    """
     heads, rows, columns = c.shape
     if heads * rows * columns == 0:
         return
-    tile = TILES[max(rows, columns) > 2 * TILES[0]]
-    kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, tile, from_dtype(call.dtype))
     terms = a.shape[0] // heads if transpose_a else 1  # c of a key head: the sum over its query heads
     share_a, share_b = (1 if array.shape[0] == heads * terms else posed.group for array in (a, b))
-    blocks = heads * -(-rows // tile) * -(-columns // tile)
-    numbers = (call.dtype.type(factor), terms, share_a, share_b, posed.n_k - posed.n_q)
-    device.launch(kernel, blocks, (tile // R) ** 2, a, b, c, *numbers, stream=call.stream)
+    numbers = (call.dtype.type(factor), terms, share_a, share_b)
+    offset = posed.n_k - posed.n_q
+    if _is_wide(call.dtype, rows, columns) if wide is None else wide and call.dtype == np.float32:
+        aligned = all(array.shape[2] % 4 == 0 for array in (a, b, c))
+        tile = WIDE_TILE
+        threads = tile[0] * tile[1] // WIDE**2
+        kernel = make_wide_matmul(transpose_a, transpose_b, triangle or 1, *tile, aligned)
+        offsets = (offset if posed.causal and used else EVERYTHING for used in (triangle, triangle == 0))
+        numbers = (*numbers, *offsets)
+    else:
+        tile = (TILES[max(rows, columns) > 2 * TILES[0]],) * 2
+        threads = (tile[0] // R) ** 2
+        kernel = make_matmul(transpose_a, transpose_b, triangle if posed.causal else 0, tile[0], from_dtype(call.dtype))
+        numbers = (*numbers, offset)
+    blocks = heads * -(-rows // tile[0]) * -(-columns // tile[1])
+    device.launch(kernel, blocks, threads, a, b, c, *numbers, stream=call.stream)
+
+
+def _is_wide(dtype: Any, rows: int, columns: int) -> bool:
+    """Say whether a product is large enough for the kernel for large matrices."""
+    return dtype == np.float32 and min(rows, columns) > 16 and max(rows, columns) >= 256
 
 
 def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrices: Any) -> None:

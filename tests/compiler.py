@@ -87,6 +87,12 @@ def forms():
             matmul = step3_standard_attention.make_matmul(*transposed, 64, dtype)
             numbers = (dtype, *[types.int64] * 4)
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
+        if dtype is float32:
+            for transposed in ((False, True, 1), (False, False, 1), (True, False, -1)):
+                for tile in ((128, 64, True), (128, 64, False)):
+                    matmul = step3_standard_attention.make_wide_matmul(*transposed, *tile)
+                    numbers = (dtype, *[types.int64] * 5)
+                    yield f"wide_matmul_kernel {transposed} {tile} {dtype}", matmul, (heads, heads, heads, *numbers)
         yield f"delta_kernel {dtype}", step5_flash_backward.delta_kernel, (heads, heads, matrix)
         walked = (*[matrix] * 3, types.int64, types.int64, dtype, matrix, vector, vector, matrix, vector, matrix)
         yield f"flash_row_kernel {dtype}", flash_row_kernel, walked

@@ -27,9 +27,9 @@ def reports():
 
 def test_every_form_was_compiled_for_every_architecture(reports):
     forms = {report.form for report in reports}
-    # The plain kernels in float32 and in float64, walks among them; five forms of the flash kernels; the one that keeps
-    # a GPU busy.
-    assert len(forms) == 23 + 16 + 5 * 3 + 1
+    # The plain kernels in float32, those of large products, and in float64, walks among them; five forms of the flash
+    # kernels; the one that keeps a GPU busy.
+    assert len(forms) == 23 + 6 + 16 + 5 * 3 + 1
     assert {(report.form, report.architecture) for report in reports} == set(product(forms, compiler.ARCHITECTURES))
     assert all(report.registers > 0 for report in reports)
 

@@ -7,6 +7,7 @@ from conftest import gpu_only, simulator_only
 
 from fa_numba import device, reference, standard_attention, standard_attention_backward
 from fa_numba.device import ledger
+from fa_numba.step3_standard_attention import EVERYTHING, RUNGS, make_wide_matmul
 
 if device.SIMULATED:
     from fa_numba.simulator import shuffled
@@ -198,3 +199,41 @@ def test_it_holds_the_matrices_of_scores(rng):
     with ledger() as memory:
         standard_attention_backward(do, q, k, v, p)
     assert memory.at_peak["p"] == memory.at_peak["dp"] == memory.at_peak["ds"] == matrix
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_rung_against_the_reference(rng, rung, causal):
+    q, k, v, _ = inputs(rng, ((2, 9, 8), (1, 18, 8), (1, 18, 4)))
+    o, p = RUNGS[rung](q, k, v, causal=causal)
+    truth = reference.attention(q, k, v, causal=causal)
+    np.testing.assert_allclose(o, truth.o, atol=1e-6)
+    np.testing.assert_allclose(p, truth.p, atol=1e-6)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("form", [(False, True, 1), (False, False, 1), (True, False, -1)], ids=str)
+@pytest.mark.parametrize("offset", [EVERYTHING, 5, -7])
+def test_products_of_large_matrices(rng, form, offset, aligned):
+    """Ragged tiles, transposes, summed and shared heads; what the mask hides is NaN in b and never reaches c."""
+    transpose_a, transpose_b, triangle = form
+    rows, columns, depth = (36, 40, 44) if aligned else (35, 41, 43)
+    terms = 2 if transpose_a else 1
+    a, b = (
+        rng.standard_normal((2, rows, depth)),
+        rng.standard_normal((2 // terms if transpose_a else 1, depth, columns)),
+    )
+    i, k = np.ogrid[:rows, :depth]
+    seen = k <= i + offset if triangle == 1 else k >= i - offset
+    expected = 0.5 * np.where(seen, a, 0) @ b
+    b[:, ~seen.any(axis=0)] = NAN
+    if transpose_a:
+        a, expected = a.swapaxes(1, 2), expected.sum(axis=0, keepdims=True)
+    if transpose_b:
+        b = b.swapaxes(1, 2)
+    a, b = (np.ascontiguousarray(x, np.float32) for x in (a, b))
+    c = np.full((2 // terms, rows, columns), NAN, np.float32)
+    kernel = make_wide_matmul(*form, 32, 32, aligned)
+    blocks = len(c) * 2 * 2
+    device.launch(kernel, blocks, 16, a, b, c, np.float32(0.5), terms, 1, 2, offset, EVERYTHING)
+    np.testing.assert_allclose(c, expected, atol=1e-5)
