@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fa_numba import limits, selection, timing
+from fa_numba import launcher, limits, selection, timing
 from fa_numba.ledger import Ledger, hold, ledger
 
 __all__ = [
@@ -118,7 +118,8 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
         raise TypeError(f"launch takes a kernel, made by @cuda.jit; it was given {type(kernel).__name__} {kernel!r}")
     require_gpu()
     grid, block = _three("grid", grid), _three("block", block)
-    limits.check_launch(kernel, grid, block, shared, device_limits())
+    known = all(type(number) is int for number in (*grid, *block, shared))  # for True counts as 1 in a cache
+    (_check_launch_once if known else limits.check_launch)(kernel, grid, block, shared, device_limits())
     if any(_is_host_array(arg) for arg in args):
         with _moved_to_device(kernel, args, stream) as arguments:
             _start(kernel, grid, block, arguments, shared, stream)
@@ -126,19 +127,26 @@ def launch(kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, stre
         _start(kernel, grid, block, args, shared, stream)
 
 
+_check_launch_once = functools.lru_cache(maxsize=4096)(limits.check_launch)
+
+
 def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, stream: Any) -> None:
-    configured = kernel[grid, block, stream, shared]
     if SIMULATED:
         with timing.watch(kernel, stream, arguments):
-            configured(*arguments)
-    else:
+            kernel[grid, block, stream, shared](*arguments)
+        return
+    kinds = tuple(launcher.kind(argument) for argument in arguments)
+    form = kernel, kinds, math.prod(block), shared > 0, current_device()
+    if form not in _launchers:
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
-        compiled = _prepare(kernel, types, math.prod(block), shared > 0, current_device())
-        with timing.watch(kernel, stream, arguments):
-            if compiled is None:
-                configured(*arguments)
-            else:  # what calling `configured` does, without finding out the arguments' types a second time
-                compiled.launch(arguments, configured.griddim, configured.blockdim, configured.stream, shared)
+        compiled = _prepare(kernel, types, *form[2:])
+        _launchers[form] = None if compiled is None or None in kinds else launcher.Launcher(compiled, kinds)
+    ready = _launchers[form]
+    with timing.watch(kernel, stream, arguments):
+        if ready is None:
+            kernel[grid, block, stream, shared](*arguments)
+        else:
+            ready(grid, block, arguments, shared, stream)
 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
@@ -178,6 +186,9 @@ def _changed(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def _is_host_array(arg: Any) -> bool:
     return isinstance(arg, np.ndarray) and arg.ndim > 0  # with no axis, Numba takes it for a number
+
+
+_launchers: dict[tuple, launcher.Launcher | None] = {}
 
 
 @functools.lru_cache(maxsize=1024)  # asking the driver takes longer than a launch

@@ -9,6 +9,7 @@ that kernel has ended.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from fa_numba.device import SIMULATED, current_device
 
 KEPT = 1 / 8  # of the device's memory: what the pool keeps at hand
 
-_alive: dict[int, Any] = {}  # by address; Numba's arrays hold weak references
+_counted: dict[int, Any] = {}  # Numba's arrays hold weak references to what counts them
+_numbers = itertools.count()
 
 
 class View:
@@ -65,6 +67,12 @@ class View:
     def _strided_memory_view_shim(self) -> View:
         return self
 
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """What a kernel compiled by Numba is given for it."""
+        itemsize = self.dtype.itemsize
+        return (0, 0, self.size, itemsize, self.ptr, *self.shape, *_strides(self.shape, itemsize))
+
     def reshape(self, *shape: Any) -> View:
         """Return the same memory in another shape of as many elements; ValueError for another number of them."""
         shape = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
@@ -84,9 +92,46 @@ class View:
         """Return it as Numba's device array."""
         from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-        itemsize = self.dtype.itemsize
-        strides = tuple(math.prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape)))
-        return DeviceNDArray(self.shape, strides, self.dtype, stream=stream, gpu_data=self.memory)
+        memory = self.memory.as_numba() if isinstance(self.memory, Memory) else self.memory
+        strides = _strides(self.shape, self.dtype.itemsize)
+        return DeviceNDArray(self.shape, strides, self.dtype, stream=stream, gpu_data=memory)
+
+
+@functools.lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape)))
+
+
+class Memory:
+    """Memory of the pool, which goes back there with the last reference to this."""
+
+    __slots__ = ("_context", "_driver", "_numba_context", "_stream", "nbytes", "pointer")
+
+    def __init__(self, pointer: Any, nbytes: int, stream: Any, driver: Any, contexts: tuple[Any, Any]):
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self._stream = stream  # lives as long as its memory
+        self._driver = driver
+        self._numba_context, self._context = contexts
+
+    def as_numba(self) -> Any:
+        """Return it as Numba's arrays refer to memory: by counting, which lets go of it after the last view."""
+        from numba.cuda.cudadrv.driver import AutoFreePointer
+
+        number = next(_numbers)
+        counted = AutoFreePointer(
+            self._numba_context, self.pointer, self.nbytes, finalizer=lambda: _counted.pop(number, None)
+        )
+        _counted[number] = counted, self
+        return counted.own()
+
+    def __del__(self) -> None:
+        driver = self._driver
+        driver.cuCtxPushCurrent(self._context)  # whoever drops an array may use another device, or none
+        (status,) = driver.cuMemFreeAsync(self.pointer, 0 if self._stream == 0 else int(self._stream.handle))
+        if status != driver.CUresult.CUDA_SUCCESS:  # a stream that is gone
+            driver.cuMemFree(self.pointer)
+        driver.cuCtxPopCurrent()
 
 
 @functools.cache
@@ -108,35 +153,23 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, stream: Any) -> Any:
         return cuda.device_array(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     memory = _from_pool(nbytes, stream) if nbytes else None
-    if memory is None:
-        memory = cuda.device_array(shape, dtype, stream=stream).gpu_data
+    if memory is not None:
+        return View(int(memory.pointer), shape, dtype, memory)
+    memory = cuda.device_array(shape, dtype, stream=stream).gpu_data
     return View(memory.device_pointer_value or 0, shape, dtype, memory)
 
 
-def _from_pool(nbytes: int, stream: Any) -> Any:
-    """Return memory that goes back to the pool with its last reference, or None if there is no pool or no room."""
+def _from_pool(nbytes: int, stream: Any) -> Memory | None:
+    """Return memory of the pool, or None if there is no pool or no room."""
     from cuda.bindings import driver
-    from numba.cuda.cudadrv.driver import AutoFreePointer
 
-    pool, context, own_context = _pool(current_device())
+    pool, *contexts = _pool(current_device())
     if pool is None:
         return None
-    handle = 0 if stream == 0 else int(stream.handle)
-    status, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, handle)
+    status, pointer = driver.cuMemAllocFromPoolAsync(nbytes, pool, 0 if stream == 0 else int(stream.handle))
     if status != driver.CUresult.CUDA_SUCCESS:
         return None  # Numba's allocator frees what it can first, and has the error otherwise
-
-    def release(stream: Any = stream) -> None:  # the stream lives as long as its memory
-        _alive.pop(int(pointer), None)
-        driver.cuCtxPushCurrent(own_context)  # whoever drops an array may use another device, or none
-        (status,) = driver.cuMemFreeAsync(pointer, handle)
-        if status != driver.CUresult.CUDA_SUCCESS:  # a stream that is gone
-            driver.cuMemFree(pointer)
-        driver.cuCtxPopCurrent()
-
-    memory = AutoFreePointer(context, pointer, nbytes, finalizer=release)
-    _alive[int(pointer)] = memory
-    return memory.own()
+    return Memory(pointer, nbytes, stream, driver, tuple(contexts))
 
 
 @functools.cache

@@ -119,7 +119,9 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
         n_q, n_k = q.shape[1], k.shape[1]
         blocks = (n_q + block_q - 1) // block_q
         b, block = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
-        first_q = (blocks - 1 - block if causal else block) * block_q  # those that see most keys start first
+        if causal:  # those that see most keys start first, of all heads, so that the last to end are short
+            b, block = cuda.blockIdx.x % q.shape[0], blocks - 1 - cuda.blockIdx.x // q.shape[0]
+        first_q = block * block_q
         s = cuda.local.array((R8, columns), float32)
         acc = cuda.local.array((R8, width), float32)
         m = cuda.local.array(R8, float32)
