@@ -210,8 +210,8 @@ CASES = (
     Attention(32, 4096, 128),
     Attention(32, 4096, 128, causal=True),
     Attention(32, 100, 64),  # small and ragged
-    *(AttentionForward(32, 1024, d) for d in (40, 96, 160)),
-    *(Attention(32, 1024, d) for d in (80, 256)),
+    *(AttentionForward(32, 1024, d) for d in (40, 96, 160, 256)),
+    Attention(32, 1024, 80),
     *(Decode(32, 40_000, d) for d in (64, 128)),
 )
 QUICK_CASES = (Softmax(8192, 4096), Attention(32, 4096, 64), *(Attention(1, n, 64) for n in (1024, 4096)))

@@ -13,6 +13,7 @@ from fa_numba.primitives import WARP, load, store, warp_max, warp_sum
 
 THREADS = (32, 64, 128, 256)  # a block
 SHARE = 16  # elements of a row that a thread should have, if the row is long enough
+SHARE_IN_REGISTERS = 8  # the same where the row stays in registers
 
 # A row in registers, of which a thread has 64 if 1024 threads share a multiprocessor's 65,536.
 MOST_THREADS = 1024
@@ -267,7 +268,7 @@ def _start_in_registers(name: str, x: Any, y: Any, stream: Any) -> None:
 def _register_tile(n: int, width: int) -> tuple[int, int]:
     """Return the threads a row and the groups a thread: powers of 2, so that few kernels do for all n."""
     has_one_warp = n <= WARP * width * MOST_GROUPS[width]
-    threads = WARP if has_one_warp else min(MOST_THREADS, _power_of_2(n, SHARE))
+    threads = WARP if has_one_warp else min(MOST_THREADS, _power_of_2(n, SHARE_IN_REGISTERS))
     return threads, _power_of_2(n, threads * width)
 
 
