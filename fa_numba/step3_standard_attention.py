@@ -496,6 +496,3 @@ def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrice
     if heads * n_q * n_k > 0:
         offset = posed.n_k - posed.n_q
         device.launch(kernel, heads * n_q, ROW_THREADS, *matrices, posed.causal, offset, stream=call.stream)
-
-
-RUNGS = {"4×4 register tiles": standard_attention}
