@@ -94,7 +94,8 @@ def _draw_speeds(axes: Axes, record: Record) -> None:
     """Draw forward and backward, each with PyTorch's own beside it."""
     labels, values, colours, places = [], [], [], []
     for first, section, standard, flash in ((0, "forward", "", "4 flash"), (3.5, "backward", "_backward", "5 flash")):
-        axes.text(0.99, first, section, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=10)
+        where = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center"}
+        axes.text(0.02, first, section, color="white", fontsize=10, **where)  # in the first bar of its group
         contestants = (f"standard_attention{standard}", f"flash_{section}", EFFICIENT)
         values += [_row(record, {"section": section, **ATTENTION}, name)["tflops"] for name in contestants]
         labels += ["3 standard", flash, "PyTorch"]
