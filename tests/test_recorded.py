@@ -133,3 +133,13 @@ def test_files_that_hold_something_else(tmp_path, content, message):
     (tmp_path / "file.json").write_text(content)
     with pytest.raises(recorded.BadRecord, match=message):
         recorded.load(tmp_path / "file.json")
+
+
+def test_softmaxes_of_an_older_record_have_the_names_of_the_rungs():
+    def named(*names):
+        rows = [{"section": "softmax", "rows": 8, "n": 4, "contestant": name, "fault": None} for name in names]
+        return list(recorded.Record(TOLD, rows).softmaxes(8, 4))
+
+    assert named("block_softmax", "online_softmax", "copy") == ["three passes", "two passes", "copy"]
+    newer = ["three passes", "two passes", "online_softmax", "copy"]
+    assert named(*newer) == newer
