@@ -353,7 +353,7 @@ def test_rungs_stand_beside_their_peers(climbed):
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["three passes", "row in registers", "torch.softmax", "copy"]
     assert texts(axes) == {"1,000 (50%)", "1,500 (75%)", "1,200 (60%)", "2,000"}
-    assert axes.get_xlabel() == "GB/s"
+    assert axes.get_xlabel() == "GB/s (share of the copy)"
     assert figure.get_suptitle() == "row in registers: 1.50 times as fast as three passes\n(8 rows of 16, float32)"
     assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
     assert len({bar.get_facecolor() for bar in axes.patches[:2]}) == 1
@@ -364,7 +364,7 @@ def test_a_single_rung_is_a_figure_and_none_is_an_error(climbed, record):
     figure = plots.rungs(climbed, "standard", live=climbed)
     assert len(figure.axes) == 2
     assert texts(figure.axes[0]) == {"10.0", "20.0 (30%)"}
-    assert figure.axes[0].get_xlabel() == "TFLOP/s"
+    assert figure.axes[0].get_xlabel() == "TFLOP/s (share of the peak)"
     assert figure.get_suptitle() == "One rung: 4x4 register tiles\n(2 heads, N = 64, d = 8, float32)"
     with pytest.raises(LookupError, match="no rungs of 'softmax'"):
         plots.rungs(record, "softmax")

@@ -141,6 +141,8 @@ def kernel_times(
 def rungs(record: Record, step: str, live: Record | None = None) -> Figure:
     """Plot the rate of each rung of a step, and those of its peers, which took turns with them.
 
+    Shares are of the copy's bandwidth, or of what the GPU's CUDA cores compute in float32 at most.
+
     Parameters
     ----------
     record : Record
@@ -158,7 +160,7 @@ def rungs(record: Record, step: str, live: Record | None = None) -> Figure:
     rows = record.select(section="rungs", step=step)
     if not any("order" in row for row in rows):
         raise LookupError(f"the measurements have no rungs of {step!r}")
-    unit, form = ("GB/s", "{:,.0f}") if "gbs" in rows[0] else ("TFLOP/s", "{:.1f}")
+    unit, form, whole = ("GB/s", "{:,.0f}", "the copy") if "gbs" in rows[0] else ("TFLOP/s", "{:.1f}", "the peak")
     colour = {"softmax": BLUE, "standard": STANDARD}.get(step, FLASH)
     with plt.rc_context(STYLE):
         figure, panels = _panels(record, live, 0.9 + 0.42 * len(rows))
@@ -167,7 +169,8 @@ def rungs(record: Record, step: str, live: Record | None = None) -> Figure:
             rates = {row["contestant"]: row["gbs" if unit == "GB/s" else "tflops"] for row in measured}
             shares = [f" ({row['share']:.0%})" if "share" in row else "" for row in measured]
             _draw_bars(axes, rates, [form.format(rate) + share for rate, share in zip(rates.values(), shares)], colour)
-            axes.set(xlabel=unit, xlim=(0, 1.3 * max(rates.values())))
+            label = f"{unit} (share of {whole})" if any(shares) else unit
+            axes.set(xlabel=label, xlim=(0, 1.3 * max(rates.values())))
         figure.suptitle(f"{_climb(rows)}\n({_case(rows[0])}, float32)", x=0.01, ha="left", fontsize=12)
     return figure
 
