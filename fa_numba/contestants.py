@@ -25,6 +25,8 @@ STEPS = {  # whose rungs are measured, and which part of attention they compute
     "backward": (step5_flash_backward, "backward"),
 }
 
+PASSES = {name: step2_online_softmax.RUNGS[name] for name in ("three passes", "two passes")}
+
 Call = Callable[[], tuple]
 
 
@@ -92,7 +94,7 @@ def softmax(x: Any, torch: Any) -> list[Contestant]:
     """
     functions = {
         "naive_softmax": fa_numba.naive_softmax,
-        **{name: step2_online_softmax.RUNGS[name] for name in ("three passes", "two passes")},
+        **PASSES,
         "online_softmax": fa_numba.online_softmax,
     }
     ours = [Contestant(name, lambda f=f: lambda: (f(x),), ("y",), ledger_peak) for name, f in functions.items()]
