@@ -8,6 +8,7 @@ import numpy as np
 from IPython.display import Markdown, display
 
 from fa_numba import device
+from fa_numba.recorded import Record
 
 
 def where() -> None:
@@ -50,6 +51,27 @@ def show_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], words: int
     aligned = ["---"] * words + ["---:"] * (len(columns) - words)
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, aligned, *rows)]
     display(Markdown("\n".join(lines)))
+
+
+def rungs_table(record: Record, step: str) -> None:
+    """Show the rungs of a step as measured, each beside the one before, or say that the record has none.
+
+    Parameters
+    ----------
+    record : Record
+    step : str
+        ``"softmax"``, ``"standard"``, ``"forward"`` or ``"backward"``.
+    """
+    rungs = [row for row in record.select(section="rungs", step=step) if "order" in row]
+    if not rungs:
+        display(Markdown(f"No rungs of this step in the record: {record.title()}."))
+        return
+    rows = []
+    for row in rungs:
+        rate = f"{row['gbs']:,.0f} GB/s" if "gbs" in row else f"{row['tflops']:.1f} TFLOP/s"
+        gain = f"{row['gain']:.2f}×" if "gain" in row else ""
+        rows.append((row["contestant"], f"{row['ms']:.3g}", rate, gain))
+    show_table(("rung", "ms", "rate", "gain"), rows)
 
 
 def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:

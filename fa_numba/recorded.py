@@ -55,8 +55,6 @@ from fa_numba import peak
 SCHEMA = 1
 _TITLED = ("device", "driver", "numba", "date")  # what a title says
 _NAMED = {"section", "contestant", "fault"}  # what every row has
-PACKAGES = ("numba", "numba-cuda", "numpy", "torch")
-UNKNOWN = "unknown"
 
 
 class BadRecord(ValueError):  # noqa: N818 (a word for readers)
@@ -93,6 +91,16 @@ class Record:
         if len(found) != 1:
             raise LookupError(f"{len(found)} rows of the measurements have {wanted}; one was asked for")
         return found[0]
+
+    def softmaxes(self, rows: int, n: int) -> dict[str, dict[str, Any]]:
+        """Return the rows of softmax at one size by contestant, without those that have a fault.
+
+        Where a section of rungs was measured at this size, they are among them, by the rungs' names; ``block_softmax``,
+        in records that have it, is left out, since for these sizes it starts the kernel that ``online_softmax`` starts.
+        """
+        rungs = self.select(section="rungs", step="softmax", rows=rows, n=n)
+        measured = self.select(section="softmax", rows=rows, n=n)
+        return {row["contestant"]: row for row in [*rungs, *measured] if row["contestant"] != "block_softmax"}
 
     def faults(self) -> list[dict[str, Any]]:
         """Return the rows without a time, as the contestant was wrong or failed."""

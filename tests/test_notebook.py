@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from fa_numba import device, notebook
+from fa_numba import device, notebook, recorded
 from fa_numba.step1_naive_softmax import naive_softmax_kernel
 
 INF, NAN = math.inf, math.nan
@@ -73,3 +73,24 @@ def test_a_table_has_its_numbers_on_the_right(monkeypatch):
 def test_where_names_the_device(capsys):
     notebook.where()
     assert capsys.readouterr().out == f"Running on {device.describe()}.\n"
+
+
+def test_rungs_stand_in_a_table_or_are_said_to_be_missing(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda markdown: shown.append(markdown.data))
+    told = {"device": "NVIDIA Made-up", "driver": "1.2", "numba": "0.1", "date": "2026-01-02T03:04:05+00:00"}
+    rows = [
+        {"step": "softmax", "contestant": "slow", "order": 0, "ms": 0.12345, "gbs": 2000.4},
+        {"step": "softmax", "contestant": "fast", "order": 1, "ms": 0.0617, "gbs": 4000.2, "gain": 2.0008},
+        {"step": "softmax", "contestant": "copy", "ms": 0.06, "gbs": 4100.0},
+        {"step": "standard", "contestant": "only", "order": 0, "ms": 12.0, "tflops": 9.96},
+    ]
+    record = recorded.Record(told, [{"section": "rungs", "fault": None, **row} for row in rows])
+    for step in ("softmax", "standard", "forward"):
+        notebook.rungs_table(record, step)
+    head = "| rung | ms | rate | gain |\n| --- | ---: | ---: | ---: |\n"
+    assert shown == [
+        head + "| slow | 0.123 | 2,000 GB/s |  |\n| fast | 0.0617 | 4,000 GB/s | 2.00× |",
+        head + "| only | 12 | 10.0 TFLOP/s |  |",
+        "No rungs of this step in the record: NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02.",
+    ]
