@@ -89,7 +89,9 @@ PEER = {
     **{"ms": 6.0, "tflops": 10.0, "fault": None},
 }
 CASE = "NVIDIA Made-up, driver 1.2, numba 0.68.0, 2026-01-02"
-HEAD = "| rung | ms | TFLOP/s | over the rung before | speed over torch EFFICIENT |\n| --- | ---: | ---: | ---: | ---: |"
+HEAD = (
+    "| rung | ms | TFLOP/s | over the rung before | speed over torch EFFICIENT |\n| --- | ---: | ---: | ---: | ---: |"
+)
 
 
 @pytest.fixture
