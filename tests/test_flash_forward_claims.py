@@ -1,6 +1,5 @@
 """What the text of notebook 04 says of the record of an H200 and of shared memory, held to both."""
 
-import numpy as np
 import pytest
 from conftest import ROOT
 
