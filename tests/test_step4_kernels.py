@@ -105,8 +105,8 @@ def test_more_threads_than_a_narrow_tile_has_fours(rng, d):
 @pytest.mark.parametrize("d_v", [8, 16, None])
 def test_every_tile(rng, tile, d, d_v, causal):
     """Also with values narrower than keys, and keys narrower than values."""
-    for shapes in (((2, 130, d), (1, 257, d), (1, 257, d_v or d)), ((2, 130, d_v or d), (1, 256, d_v or d), (1, 256, d))):
-        q, k, v, _ = inputs(rng, shapes)
+    for n_k, widths in ((257, (d, d_v or d)), (256, (d_v or d, d))):
+        q, k, v, _ = inputs(rng, ((2, 130, widths[0]), (1, n_k, widths[0]), (1, n_k, widths[1])))
         posed = problem.check({"q": q.shape, "k": k.shape, "v": v.shape}, causal, None)
         if 4 * wide_tiles._elements(tile, posed) <= device.device_limits().shared_per_block:
             assert_forward(forward(wide_tiles.launch, tile=tile)(q, k, v, causal=causal), q, k, v, causal)
@@ -133,14 +133,13 @@ def test_no_keys(kernel):
 @every_kernel
 def test_what_the_mask_hides_never_reaches_a_row(rng, kernel):
     """CASES A22, C6: of a NaN in k and of +inf in v; a query sees its own tile's NaN only from that key on."""
-    q, k, v, _ = inputs(rng, ((3, 3, 4), (3, 5, 4), (3, 5, 4)))
+    q, k, v, _ = inputs(rng, ((2, 3, 4), (2, 5, 4), (2, 5, 4)))
     clean = kernel(q, k, v, causal=True)
     k[0, 3], v[1, 4] = NAN, INF
     result = kernel(q, k, v, causal=True)
     assert_near(result, reference.attention(q, k, v, causal=True))
     assert_same([x[0, :1] for x in result], [x[0, :1] for x in clean])
     assert_same([x[1, :2] for x in result], [x[1, :2] for x in clean])
-    assert_same([x[2] for x in result], [x[2] for x in clean])
     assert np.isnan(result.o[0, 1:]).all()
     assert not np.isfinite(result.o[1, 2]).any()
 
@@ -233,7 +232,9 @@ def test_a_merge_of_splits():
 
 
 @pytest.mark.parametrize("launch", [wide_tiles.launch, few_queries.launch])
-@pytest.mark.parametrize(("heads", "n_q", "n_k"), [(1, 1, 9000), (2, 3, 700), (8, 1, 5000), (3, 200, 2000), (40, 3, 999)])
+@pytest.mark.parametrize(
+    ("heads", "n_q", "n_k"), [(1, 1, 9000), (2, 3, 700), (8, 1, 5000), (3, 200, 2000), (40, 3, 999)]
+)
 @pytest.mark.filterwarnings("ignore::fa_numba.device.SlowSimulation")  # nothing is run
 def test_splits_are_bounded(monkeypatch, multiprocessors, launch, heads, n_q, n_k):
     """All keys are in a split; the parts are of at most two blocks of queries for each multiprocessor."""

@@ -71,7 +71,7 @@ def test_against_the_reference(rng, tile, shapes, causal):
         np.testing.assert_array_equal(result[0][:3], 0)
 
 
-@pytest.mark.parametrize(("n_q", "n_k"), [(18, 34), (34, 33)])
+@pytest.mark.parametrize(("n_q", "n_k"), [(18, 34), (34, 17)])
 def test_blocks_of_keys_take_turns(rng, n_q, n_k):
     """Several blocks of keys add to the gradients of several tiles of queries; the mask hides tiles whole."""
     q, k, v, do = inputs(rng, ((n_q, 4), (n_k, 4), (n_k, 4)))
@@ -152,7 +152,7 @@ def test_the_ledger(rng):
 def test_runs_are_bitwise_equal(rng):
     """CASES A14, A16, C35: although blocks of keys may start in any order."""
     n, d = (17, 4) if device.SIMULATED else (1000, 64)
-    q, k, v, do = inputs(rng, ((2, n, d), (1, 2 * n, d), (1, 2 * n, d)))
+    q, k, v, do = inputs(rng, ((2, n, d), (1, n, d), (1, n, d)))
     run = WIDE if device.SIMULATED else backward(wide_tiles.launch)
     first = run(q, k, v, do, causal=True)
     assert_gradients(first, q, k, v, do, causal=True)
@@ -164,7 +164,7 @@ def test_runs_are_bitwise_equal(rng):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_order_of_threads_does_not_matter(rng, causal):
     """CASES A14: a missing barrier shows in some order."""
-    q, k, v, do = inputs(rng, ((17, 4), (19, 4), (19, 4)))
+    q, k, v, do = inputs(rng, ((3, 4), (33, 4), (33, 4)))
     expected = WIDE(q, k, v, do, causal=causal)
     with shuffled(2):
         assert_same(WIDE(q, k, v, do, causal=causal), expected)
