@@ -55,6 +55,8 @@ from fa_numba import peak
 SCHEMA = 1
 _TITLED = ("device", "driver", "numba", "date")  # what a title says
 _NAMED = {"section", "contestant", "fault"}  # what every row has
+PACKAGES = ("numba", "numba-cuda", "numpy", "torch")
+UNKNOWN = "unknown"
 
 
 class BadRecord(ValueError):  # noqa: N818 (a word for readers)

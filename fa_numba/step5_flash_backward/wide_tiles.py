@@ -64,7 +64,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                 m_i, l_i = m[h, i], l[h, i]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
-                s[r, j] = weight(s[r, j], m_i) * inverse
+                p = weight(min(s[r, j], m_i), m_i) * inverse  # what is hidden may be larger than m, and overflow
+                s[r, j] = p if i < n_q else float32(0)  # a key of -inf times padding is NaN
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def to_ds(dp, p_tile, delta, h, first_q, x, y, n_q):
