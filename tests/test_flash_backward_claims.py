@@ -14,8 +14,15 @@ SHORT = {"heads": 1, "n": 1024}
 OURS, STANDARD, EFFICIENT, MATH = "flash_backward", "standard_attention_backward", "torch EFFICIENT", "torch MATH"
 
 
+SOFTMAXES = RECORD.softmaxes(8192, 4096)
+
+
 def ms(contestant, section="backward", **case):
     return RECORD.one(section=section, contestant=contestant, **{**CASE, **case})["ms"]
+
+
+def peak_bytes(contestant):
+    return RECORD.one(section="backward", contestant=contestant, **CASE)["peak_bytes"]
 
 
 def kernel(name):
@@ -30,7 +37,9 @@ def ms_a_product():
 
 
 CLAIMS = {
-    "Making $P$ twice beats storing it, in our own kernels": lambda: ms(OURS) < ms(STANDARD),
+    "storing $P$ is a little faster than making it again, in 25 times the memory": lambda: (
+        0.8 < ms(STANDARD) / ms(OURS) < 1 and round(peak_bytes(STANDARD) / peak_bytes(OURS)) == 25
+    ),
     "in *time* the question of the opening can end in a tie": lambda: abs(ms(EFFICIENT) / ms(MATH) - 1) < 0.05,
     "A product of the backward costs about what one of the forward does": lambda: all(
         0.8 < each / (ms("flash_forward", "forward") / 2) < 1.4 for each in ms_a_product()
@@ -40,8 +49,8 @@ CLAIMS = {
     "at a length of 1,024 MATH is the fastest": lambda: (
         ms(MATH, **SHORT) < min(ms(each, **SHORT) for each in (OURS, STANDARD, EFFICIENT))
     ),
-    "As a softmax the online kernel is no faster": lambda: (
-        RECORD.softmaxes(65536, 1024)["two passes"]["ms"] > RECORD.softmaxes(65536, 1024)["three passes"]["ms"]
+    "As a softmax the online kernel is hardly faster": lambda: (
+        1 < SOFTMAXES["three passes"]["ms"] / SOFTMAXES["two passes"]["ms"] < 1.05
     ),
 }
 

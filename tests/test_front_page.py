@@ -109,14 +109,14 @@ def test_what_readme_says_of_pytorch_is_so(record):
     def speed(section, contestant):
         return record.one(section=section, **ATTENTION, contestant=contestant)["tflops"]
 
-    assert "PyTorch's EFFICIENT attention is ahead of ours" in README
-    assert all(speed(section, EFFICIENT) > speed(section, f"flash_{section}") for section in ("forward", "backward"))
+    assert "Forward, our flash attention is ahead of PyTorch's EFFICIENT attention" in README
+    assert speed("forward", "flash_forward") > speed("forward", EFFICIENT)
+    assert "backward it is behind" in README
+    assert speed("backward", "flash_backward") < speed("backward", EFFICIENT)
     assert "our flash forward is faster, our flash backward slower" in " ".join(README.split())
     assert speed("forward", "flash_forward") > speed("forward", MATH)
     assert speed("backward", "flash_backward") < speed("backward", MATH)
-    assert (
-        "A call from Python costs\nthe host more time" in README or "A call from Python costs the host more" in README
-    )
+    assert "A call from Python costs the host more time" in " ".join(README.split())
     calls = {row["contestant"]: row["us"] for row in record.select(section="overhead")}
     assert calls["flash_forward"] > calls[EFFICIENT]
     assert calls["online_softmax"] > calls["torch.softmax"]

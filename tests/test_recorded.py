@@ -144,3 +144,5 @@ def test_the_softmaxes_of_a_size_are_those_of_both_sections():
     softmaxes = recorded.Record(TOLD, rungs + rows).softmaxes(8, 4)
     assert list(softmaxes) == ["three passes", "copy", "naive_softmax", "online_softmax"]
     assert softmaxes["copy"]["section"] == "softmax"
+    older = recorded.Record(TOLD, rows).softmaxes(8, 4)
+    assert list(older) == ["naive_softmax", "three passes", "two passes", "copy"]
