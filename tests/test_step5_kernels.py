@@ -205,7 +205,7 @@ def test_the_tile_for_a_head_dim_and_a_device(limited, kib, posed, tile):
     ("posed", "options", "kib", "name"),
     [
         (pose(), {}, 227, "wide"),
-        (pose(n=1), {}, 227, "wide"),
+        (pose(n=1), {}, 227, "small"),
         (pose(), {"dtype": np.float64}, 227, "small"),
         (pose(), {"block_q": 16}, 227, "small"),
         (pose(), {"block_k": 16}, 227, "small"),
@@ -249,3 +249,11 @@ def test_rungs(rng, monkeypatch):
     saved = [x.astype(np.float32) for x in (truth.o, truth.m, truth.l)]
     for rung in rungs.values():
         assert_gradients(rung(do, q, k, v, *saved, causal=True), q, k, v, do, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("heads", "n", "takes"), [(1, 4096, False), (1, 16384, True), (32, 1024, True), (16, 512, False)]
+)
+def test_blocks_of_keys_must_occupy_half_the_device(monkeypatch, heads, n, takes):
+    monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
+    assert wide_tiles.takes(pose(heads, n)) == takes

@@ -259,10 +259,15 @@ def _label_ends(axes: Axes, ends: dict[str, tuple[int, float]]) -> None:
     """Write each line's name at its end, and no two names over each other."""
     low, high = np.log10(axes.get_ylim())
     apart = 0.06 * (high - low)
-    free = -np.inf
-    for name, (n, ms) in sorted(ends.items(), key=lambda item: item[1][1]):
-        free = max(np.log10(ms), free + apart)
-        axes.text(n * 1.08, 10**free, name, color=_colour(name), va="center", fontsize=10)
+    ordered = sorted(ends.items(), key=lambda item: item[1][1])
+    places = [np.log10(ms) for _, (_, ms) in ordered]
+    for i in range(1, len(places)):  # upwards, as far as needed
+        places[i] = max(places[i], places[i - 1] + apart)
+    places[-1] = min(places[-1], high)
+    for i in reversed(range(len(places) - 1)):  # and back down, below the top
+        places[i] = min(places[i], places[i + 1] - apart)
+    for (name, (n, _)), place in zip(ordered, places):
+        axes.text(n * 1.08, 10**place, name, color=_colour(name), va="center", fontsize=10)
 
 
 def _colour(name: str) -> str:

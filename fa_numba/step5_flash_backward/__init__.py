@@ -106,7 +106,7 @@ def _backward(
 def _launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any, block_q: Any, block_k: Any) -> None:
     """Start the fastest kernels that take these inputs."""
     own_tile = (block_q, block_k) != (None, None)
-    if device.SIMULATED or call.dtype != np.float32 or own_tile or wide_tiles.choose_tile(posed) is None:
+    if device.SIMULATED or call.dtype != np.float32 or own_tile or not wide_tiles.takes(posed):
         small_tiles.launch(call, posed, dq, dk, dv, block_q, block_k)
     else:
         wide_tiles.launch(call, posed, dq, dk, dv)

@@ -242,6 +242,13 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
     return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limit), None)
 
 
+def takes(posed: problem.Problem) -> bool:
+    """Say whether the kernel is the one for a problem: a tile fits, and its blocks of keys occupy half the device."""
+    tile = choose_tile(posed)
+    multiprocessors = device.device_limits().multiprocessors
+    return tile is not None and 2 * posed.heads_kv * -(-posed.n_k // tile.block_q) >= multiprocessors
+
+
 def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any, tile: Tile | None = None) -> None:
     """Start the kernels for the inputs of a call; ValueError if the device has no room for a tile."""
     tile = tile or choose_tile(posed)
