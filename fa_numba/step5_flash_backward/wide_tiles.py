@@ -56,7 +56,11 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def to_p(s, m, l, h, first_q, x, n_q):
-        """P = exp(S - m) / l, transposed: a column is a query."""
+        """P = exp(S - m) / l, transposed: a column is a query.
+
+        What a query sees is at most m. What is hidden from it may be more, and overflow; and for a query past the end a
+        key of -inf gives NaN, of which min makes m, which is 0. A NaN that is seen is in l too.
+        """
         for j in range(columns):
             i = first_q + x + j * across
             m_i, l_i = float32(0), float32(0)
@@ -64,8 +68,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                 m_i, l_i = m[h, i], l[h, i]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
-                p = weight(min(s[r, j], m_i), m_i) * inverse  # what is hidden may be larger than m, and overflow
-                s[r, j] = p if i < n_q else float32(0)  # a key of -inf times padding is NaN
+                s[r, j] = weight(min(m_i, s[r, j]), m_i) * inverse
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def to_ds(dp, p_tile, delta, h, first_q, x, y, n_q):
