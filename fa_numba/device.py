@@ -137,11 +137,15 @@ def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, 
         return
     kinds = tuple(launcher.kind(argument) for argument in arguments)
     form = kernel, kinds, math.prod(block), shared > 0, current_device()
-    if form not in _launchers:
+    ready = _launchers.get(form)
+    if ready is None:
         types = tuple(kernel.typeof_pyval(argument) for argument in arguments)
         compiled = _prepare(kernel, types, *form[2:])
-        _launchers[form] = None if compiled is None or None in kinds else launcher.Launcher(compiled, kinds)
-    ready = _launchers[form]
+        if launcher.can_start(compiled, kinds):
+            ready = launcher.Launcher(compiled, kinds)
+            if len(_launchers) >= _MOST_LAUNCHERS:
+                _launchers.clear()
+            _launchers[form] = ready
     with timing.watch(kernel, stream, arguments):
         if ready is None:
             kernel[grid, block, stream, shared](*arguments)
@@ -151,6 +155,7 @@ def _start(kernel: Any, grid: tuple, block: tuple, arguments: Any, shared: int, 
 
 def _three(what: str, extents: Any) -> tuple[int, int, int]:
     extents = tuple(extents) if isinstance(extents, (tuple, list)) else (extents,)
+    extents = tuple(int(extent) if isinstance(extent, np.integer) else extent for extent in extents)
     if not 1 <= len(extents) <= 3:
         raise ValueError(f"a {what} has one, two or three extents; {extents} was given")
     return (*extents, 1, 1)[:3]
@@ -188,7 +193,8 @@ def _is_host_array(arg: Any) -> bool:
     return isinstance(arg, np.ndarray) and arg.ndim > 0  # with no axis, Numba takes it for a number
 
 
-_launchers: dict[tuple, launcher.Launcher | None] = {}
+_launchers: dict[tuple, launcher.Launcher] = {}
+_MOST_LAUNCHERS = 1024  # kernels that nobody uses any more do not stay for ever
 
 
 @functools.lru_cache(maxsize=1024)  # asking the driver takes longer than a launch

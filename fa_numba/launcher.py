@@ -28,6 +28,11 @@ def kind(argument: Any) -> Any:
     return _NUMBERS.get(type(argument))
 
 
+def can_start(compiled: Any, kinds: tuple) -> bool:
+    """Say whether a compiled kernel (None if Numba has not said which) needs nothing that only Numba's launch does."""
+    return not (compiled is None or None in kinds or compiled.debug or compiled.cooperative)
+
+
 class Launcher:
     """A compiled kernel, ready for arguments of certain kinds.
 

@@ -127,7 +127,9 @@ class Memory:
 
     def __del__(self) -> None:
         driver = self._driver
-        driver.cuCtxPushCurrent(self._context)  # whoever drops an array may use another device, or none
+        (status,) = driver.cuCtxPushCurrent(self._context)  # whoever drops an array may use another device, or none
+        if status != driver.CUresult.CUDA_SUCCESS:  # the context is gone, and all its memory
+            return
         (status,) = driver.cuMemFreeAsync(self.pointer, 0 if self._stream == 0 else int(self._stream.handle))
         if status != driver.CUresult.CUDA_SUCCESS:  # a stream that is gone
             driver.cuMemFree(self.pointer)

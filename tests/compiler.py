@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,7 +91,7 @@ def forms():
             yield f"matmul_kernel {transposed} {dtype}", matmul, (heads, heads, heads, *numbers)
         if dtype is float32:
             for transposed in ((False, True, 1), (False, False, 1), (True, False, -1)):
-                for tile in ((128, 64, True), (128, 64, False)):
+                for tile in ((128, 64, True), (128, 64, False))[: 2 if transposed[0] else 1]:
                     matmul = step3_standard_attention.make_wide_matmul(*transposed, *tile)
                     numbers = (dtype, *[types.int64] * 5)
                     yield f"wide_matmul_kernel {transposed} {tile} {dtype}", matmul, (heads, heads, heads, *numbers)
@@ -140,57 +140,47 @@ def _tiles(dtype, float32):
 def _forms_of_one_thread_a_row(rows, numbers):
     from fa_numba.step4_flash_forward.one_thread_a_row import WIDEST, make_flash_forward_rows
 
-    for causal in (False, True):
-        kernel = make_flash_forward_rows(WIDEST, WIDEST, causal, numbers[0])
-        yield f"flash_forward_rows_kernel d={WIDEST} causal={causal} float32", kernel, (*rows, *numbers)
+    kernel = make_flash_forward_rows(WIDEST, WIDEST, True, numbers[0])
+    yield f"flash_forward_rows_kernel d={WIDEST} causal=True float32", kernel, (*rows, *numbers)
 
 
 def _forms_of_few_queries(arguments):
     from fa_numba.step4_flash_forward.few_queries import make_few_queries
 
     for lanes in (16, 32):
-        for causal in (False, True):
-            kernel = make_few_queries(lanes, causal)
-            yield f"few_queries_kernel lanes={lanes} causal={causal} float32", kernel, arguments
+        kernel = make_few_queries(lanes, True)
+        yield f"few_queries_kernel lanes={lanes} causal=True float32", kernel, arguments
 
 
 def _wide_forms_of_the_forward(arguments):
-    """Each tile for the architectures that choose it; the one for few blocks too."""
+    """Each tile for the architectures that choose it; causal, which has all the code that there is without a mask."""
     from fa_numba.step4_flash_forward.wide_tiles import choose_tile, make_wide_flash_forward
 
-    for d, multiprocessors in ((64, 1), (64, 100), (128, 1)):
-        for tile, architectures in _chosen_tiles(choose_tile, d, multiprocessors).items():
-            for causal in (False, True):
-                text = f"{tuple(tile)} d={d} causal={causal} float32"
-                kernel = make_wide_flash_forward(tile, d, d, causal)
-                if multiprocessors == 1 or tile not in _chosen_tiles(choose_tile, d, 1):
-                    yield f"wide_flash_forward_kernel {text}", kernel, arguments, architectures
+    for d, tile, architectures in _chosen_tiles(choose_tile):
+        kernel = make_wide_flash_forward(tile, d, d, True)
+        yield f"wide_flash_forward_kernel {tuple(tile)} d={d} causal=True float32", kernel, arguments, architectures
 
 
 def _wide_forms_of_the_backward(arguments):
     from fa_numba.step5_flash_backward.wide_tiles import choose_tile, make_wide_flash_backward
 
-    for d in (64, 128):
-        for tile, architectures in _chosen_tiles(choose_tile, d, 1).items():
-            for causal in (False, True):
-                text = f"{tuple(tile)} d={d} causal={causal} float32"
-                kernel = make_wide_flash_backward(tile, d, d, causal)
-                yield f"wide_flash_backward_kernel {text}", kernel, arguments, architectures
+    for d, tile, architectures in _chosen_tiles(choose_tile):
+        kernel = make_wide_flash_backward(tile, d, d, True)
+        yield f"wide_flash_backward_kernel {tuple(tile)} d={d} causal=True float32", kernel, arguments, architectures
 
 
-def _chosen_tiles(choose_tile, d, multiprocessors):
-    """Return the tiles that the architectures choose for a head dim, each with its architectures."""
+def _chosen_tiles(choose_tile):
+    """Yield head dims, tiles, and the architectures that choose them: all for d = 64, those of much memory for 128."""
     from fa_numba import device, limits, problem
 
-    posed = problem.check({"q": (128, d), "k": (128, d), "v": (128, d)}, False, None)
-    chosen = {}
-    for architecture in ARCHITECTURES:
-        found = replace(limits.of_capability(architecture), multiprocessors=multiprocessors)
-        with mock.patch.object(device, "device_limits", return_value=found):
-            tile = choose_tile(posed)
-        if tile is not None:
-            chosen.setdefault(tile, []).append(architecture)
-    return chosen
+    for d, of_interest in ((64, ARCHITECTURES), (128, ("9.0", "10.0"))):
+        posed = problem.check({"q": (128, d), "k": (128, d), "v": (128, d)}, False, None)
+        chosen = {}
+        for architecture in of_interest:
+            with mock.patch.object(device, "device_limits", return_value=limits.of_capability(architecture)):
+                chosen.setdefault(choose_tile(posed), []).append(architecture)
+        for tile, architectures in chosen.items():
+            yield d, tile, architectures
 
 
 def compile_form(name, kernel, arguments, architectures=ARCHITECTURES) -> list[Report]:

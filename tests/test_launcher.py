@@ -35,7 +35,7 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
         (pool.View(64, (), FLOAT64, None), ("d", 0)),
         (pool.View(64, (4,), np.dtype(np.int32), None), ("i", 1)),
     ],
-    ids=repr,
+    ids=lambda value: "View" if isinstance(value, pool.View) else repr(value),
 )
 def test_kinds(argument, kind):
     assert launcher.kind(argument) == kind

@@ -382,7 +382,7 @@ def test_the_kernel_for_a_call(monkeypatch, multiprocessors, posed, options, mod
 @pytest.mark.parametrize(("d", "d_v"), [(65, 4), (4, 65)])
 def test_one_thread_a_row_refuses_wide_heads(launches, d, d_v):
     x, v = np.zeros((2, d), np.float32), np.zeros((2, d_v), np.float32)
-    with pytest.raises(ValueError, match=f"one thread a row takes head dims up to 64, not {d} and {d_v}"):
+    with pytest.raises(ValueError, match=f"one thread a row takes head dims up to 64 in float32, not {d} and {d_v}"):
         KERNELS["one thread a row"](x, x, v)
     assert launches == []
 
@@ -413,3 +413,11 @@ def test_rungs(rng, monkeypatch):
 def test_one_thread_a_row_takes_float64(rng):
     q, k, v, _ = inputs(rng, ((3, 4), (5, 4), (5, 4)), np.float64)
     assert_forward(KERNELS["one thread a row"](q, k, v, causal=True), q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("tile", [Tile(32, 1, 8), Tile(32, 5, 8), Tile(32, 2, 4), Tile(48, 2, 8), Tile(0, 2, 8)])
+def test_tiles_that_cannot_be(launches, tile):
+    x = np.zeros((4, 16), np.float32)
+    with pytest.raises(ValueError, match=r"is no tile: across must be 8 or 16, columns one of \(2, 3, 4, 6, 8\)"):
+        step4_flash_forward._forward(wide_tiles.launch, x, x, x, tile=tile)
+    assert launches == []

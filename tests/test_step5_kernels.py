@@ -257,3 +257,21 @@ def test_rungs(rng, monkeypatch):
 def test_blocks_of_keys_must_occupy_half_the_device(monkeypatch, heads, n, takes):
     monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
     assert wide_tiles.takes(pose(heads, n)) == takes
+
+
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])
+def test_no_chosen_tile_asks_for_more_than_there_is(monkeypatch, capability):
+    """The numbers beside the tiles count too: at d = 64, d_v = 128 the tiles alone would fill an A100 to the byte."""
+    found = limits.of_capability(capability)
+    monkeypatch.setattr(device, "device_limits", lambda: found)
+    for d in range(8, 129, 8):
+        for d_v in range(8, 129, 8):
+            tile = wide_tiles.choose_tile(pose(d=d, d_v=d_v))
+            assert tile is None or 4 * wide_tiles._elements(tile, pose(d=d, d_v=d_v)) <= found.shared_per_block
+
+
+def test_a_tile_whose_threads_cannot_share_dq(launches):
+    x, row = np.zeros((2, 8), np.float32), np.zeros(2, np.float32)
+    with pytest.raises(ValueError, match="does not divide the rows of dq, 8 wide, among its 256 threads"):
+        step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row, tile=Tile(256, 2, 8))
+    assert launches == []

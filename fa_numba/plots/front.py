@@ -43,7 +43,7 @@ def front_page(record: Record) -> Figure:
         _draw_memory(figure.add_subplot(grid[:, 1]), record)
         smaller, faster = gains(record)
         figure.suptitle(
-            f"Flash beside standard attention, with gradients: 1/{smaller:.0f} of the memory, {faster:.1f} times as fast\n",
+            f"Flash against standard, with gradients: 1/{smaller:.0f} of the memory, {faster:.1f} times as fast\n",
             x=0.01,
             ha="left",
             fontsize=14,

@@ -12,7 +12,7 @@ from fa_numba.step4_flash_forward.small_tiles import padded
 
 THREADS = 64  # queries of a block
 BLOCK_K = 16
-WIDEST = 64  # of a head: twice that, and q and o no longer fit in a thread's registers
+WIDEST = 64  # of a head in float32: twice that, and q and o no longer fit in a thread's registers
 
 
 @functools.cache
@@ -66,8 +66,11 @@ def make_flash_forward_rows(d: int, d_v: int, causal: bool, dtype: Any) -> Any:
 
 def launch(call: Any, posed: problem.Problem, o: Any, m: Any, l: Any) -> None:
     """Start the kernel for the inputs of a call; ValueError for heads wider than a thread's registers hold."""
-    if max(posed.d, posed.d_v) > WIDEST:
-        raise ValueError(f"one thread a row takes head dims up to {WIDEST}, not {posed.d} and {posed.d_v}")
+    widest = WIDEST * 4 // call.dtype.itemsize
+    if max(posed.d, posed.d_v) > widest:
+        raise ValueError(
+            f"one thread a row takes head dims up to {widest} in {call.dtype}, not {posed.d} and {posed.d_v}"
+        )
     device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(THREADS, BLOCK_K))
     d, d_v = (padded(width, 16) for width in (posed.d, posed.d_v))
     device.launch(

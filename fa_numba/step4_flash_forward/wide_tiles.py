@@ -56,6 +56,7 @@ TILES = {
     256: (Tile(128, 2, 16),),
 }
 FEW = Tile(64, 8, 8)  # for problems of few queries, up to head dim 64
+COLUMNS = (2, 3, 4, 6, 8)  # that a thread can have of a tile
 LEAST_TILES = 2  # of keys that a split should have
 BLOCKS = 2  # a multiprocessor should have
 
@@ -174,11 +175,22 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
     return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limits.shared_per_block), None)
 
 
+def check_tile(tile: Tile) -> None:
+    """Raise ValueError for a tile that the kernels of wide tiles cannot have."""
+    whole_warps = tile.across in (8, 16) and tile.block_q > 0 and tile.block_q % (R8 * WARP // tile.across) == 0
+    if tile.columns not in COLUMNS or not whole_warps:
+        raise ValueError(
+            f"{tile} is no tile: across must be 8 or 16, columns one of {COLUMNS}, and block_q a multiple of "
+            f"{R8} * {WARP} / across"
+        )
+
+
 def launch(call: arrays.Call, posed: problem.Problem, o: Any, m: Any, l: Any, tile: Tile | None = None) -> None:
     """Start the kernel for the inputs of a call; ValueError if the device has no room for a tile."""
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
         raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
+    check_tile(tile)
     device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(tile.block_q, tile.block_k))
     d, d_v = _padded(tile, posed)
     blocks = posed.heads * -(-posed.n_q // tile.block_q)

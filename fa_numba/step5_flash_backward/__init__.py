@@ -65,8 +65,8 @@ def flash_backward(
     Notes
     -----
     Dao, "FlashAttention-2" (2023), algorithm 2, with sums in a fixed order: the result is the same bit for bit in every
-    run. Small tiles take two kernels, so that no block adds to what another one writes. Wide tiles, in float32 on a GPU
-    take one, whose blocks wait for their turn to add to dq; they hold a counter, an int32, for 32 or more queries.
+    run. Small tiles take two kernels, so that no block adds to what another one writes. Wide tiles, in float32 and on a
+    GPU, take one, whose blocks wait for their turn to add to dq; it holds a counter, an int32, for 16 to 48 queries.
     """
     tile = {"block_q": block_q, "block_k": block_k}
     return _backward(_launch, do, q, k, v, o, m, l, causal=causal, scale=scale, **tile)

@@ -26,7 +26,7 @@ def delta_kernel(do, o, delta):
 
 def launch_delta(call: arrays.Call, posed: problem.Problem) -> Any:
     """Start the kernel for the do and o of a call, and return delta, of shape (heads, n_q)."""
-    delta = posed.by_head("delta", call.empty("delta", posed.shape_rows))
+    delta = call.empty("delta", (posed.heads, posed.n_q))
     do, o = posed.by_head("do", call["do"]), posed.by_head("o", call["o"])
     blocks = -(-posed.heads * posed.n_q * WARP // THREADS)
     device.launch(delta_kernel, blocks, THREADS, do, o, delta, stream=call.stream)

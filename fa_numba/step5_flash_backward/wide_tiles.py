@@ -13,7 +13,7 @@ from numba import cuda, float32, int32
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, load4, part, store4
 from fa_numba.step2_online_softmax import weight
-from fa_numba.step4_flash_forward.wide_tiles import Tile
+from fa_numba.step4_flash_forward.wide_tiles import Tile, check_tile
 from fa_numba.step5_flash_backward.delta import launch_delta
 from fa_numba.tiles import PAD, clear
 from fa_numba.wide_tiles import (
@@ -29,12 +29,14 @@ from fa_numba.wide_tiles import (
     store_wide_rows,
 )
 
-# By head dim up to which they serve, of each the first that fits: block_q is here the keys of a block, columns the
+# By head dim up to which they serve, of each those to choose from: block_q is here the keys of a block, columns the
 # queries that a thread has of a tile. Measured on an H200.
 TILES = {
     64: (Tile(128, 4, 8), Tile(64, 2, 8)),
     128: (Tile(128, 3, 16), Tile(64, 2, 16)),
 }
+NUMBERS = 4
+WARPS = 8  # that a multiprocessor should have: two for each of its schedulers
 
 
 @functools.cache
@@ -156,7 +158,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
         q_tile = part(memory, q_start, block_q * (d + PAD))
         do_tile = part(memory, do_start, block_q * (d_v + PAD))
         p_tile = part(memory, p_start, block_q * stride_p)
-        number = cuda.shared.array(1, int32)
+        number = cuda.shared.array(NUMBERS, int32)  # more than the one, to keep what follows at 16 bytes
         x, y, row = place(across)
         t = cuda.threadIdx.x
         qx, qy = t // 2 % fours, t % 2 + t // (2 * fours) * 2
@@ -238,11 +240,16 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
 
 
 def choose_tile(posed: problem.Problem) -> Tile | None:
-    """Return the tile for a problem on this device; None if none fits."""
+    """Return the tile for a problem on this device: the first that gives it most warps; None if none fits."""
     width = max(posed.d, posed.d_v)
     limit = device.device_limits().shared_per_block
-    fitting = next((tiles for most, tiles in TILES.items() if width <= most), ())
-    return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limit), None)
+    tiles = next((tiles for most, tiles in TILES.items() if width <= most), ())
+
+    def warps(tile: Tile) -> int:
+        """Count the warps of the blocks that fit side by side, as far as they help."""
+        return min(WARPS, limit // (4 * _elements(tile, posed)) * tile.threads // WARP)
+
+    return max((tile for tile in tiles if warps(tile) > 0), key=warps, default=None)
 
 
 def takes(posed: problem.Problem) -> bool:
@@ -257,7 +264,10 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
         raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
+    check_tile(tile)
     block_k, block_q = tile.block_q, tile.block_k
+    if block_q * _padded(tile, posed)[0] // 4 % tile.threads:
+        raise ValueError(f"{tile} does not divide the rows of dq, {posed.d} wide, among its {tile.threads} threads")
     accesses = device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k)
     device.warn_if_slow("flash_backward", accesses * 5 // 2)  # 5 products, where the forward has 2
     delta = launch_delta(call, posed)
@@ -274,7 +284,7 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
         call.dtype.type(posed.scale),
         posed.group,
         posed.n_k - posed.n_q,
-        shared=4 * _elements(tile, posed),
+        shared=4 * (_elements(tile, posed) - NUMBERS),
         stream=call.stream,
     )
 
@@ -285,7 +295,7 @@ def _padded(tile: Tile, posed: problem.Problem) -> tuple[int, int]:
 
 
 def _elements(tile: Tile, posed: problem.Problem) -> int:
-    """Count the elements of the tiles of k, v, q, do and p."""
+    """Count the elements of the tiles of k, v, q, do and p, and the numbers beside them, as wide as an element."""
     d, d_v = _padded(tile, posed)
     block_k, block_q = tile.block_q, tile.block_k
-    return (block_k + block_q) * (d + d_v + 2 * PAD) + block_q * (block_k + PAD_P)
+    return (block_k + block_q) * (d + d_v + 2 * PAD) + block_q * (block_k + PAD_P) + NUMBERS
