@@ -126,6 +126,9 @@ class KernelReport:
         Shuffles by warps; one that all 32 lanes take part in counts once.
     syncwarps : int
         The same, of ``syncwarp``.
+    flops : int or None
+        Floating-point operations of all threads: +, -, * and /, so that a multiply-add is two; comparisons, ``max`` and
+        the functions of ``math`` do not count. None if the source of a function cannot be found.
     requested : int
         Bytes of global memory that threads loaded and stored.
     footprint : int
@@ -140,8 +143,22 @@ class KernelReport:
     barriers: int
     shuffles: int
     syncwarps: int
+    flops: int | None
     requested: int
     footprint: int
+
+    @property
+    def intensity(self) -> float | None:
+        """Floating-point operations for each byte of global memory requested; None if either is unknown or 0."""
+        return self._per(self.requested)
+
+    @property
+    def footprint_intensity(self) -> float | None:
+        """Floating-point operations for each distinct byte: what the intensity would be with a perfect cache."""
+        return self._per(self.footprint)
+
+    def _per(self, nbytes: int) -> float | None:
+        return None if self.flops is None or nbytes == 0 else self.flops / nbytes
 
     def __getitem__(self, name: str) -> ArrayReport:
         """Return the report of the array of a name; KeyError if none was touched."""
@@ -159,13 +176,21 @@ class KernelReport:
         parts = [
             f"{self.kernel}: {grid} blocks of {block} threads, {self.barriers} barriers, {self.shuffles} shuffles",
             f"{self.requested} bytes of global memory requested, {self.footprint} different ones",
+            self._arithmetic_words(),
             _table(("array", "memory", "loads", "stores", "footprint", "reads a byte"), map(_array_row, self.arrays)),
             _table(
                 ("array", "memory", "", "count", "requests", "sectors", "used", "ways", "line"),
                 map(_line_row, self.lines),
             ),
         ]
-        return "\n\n".join(parts)
+        return "\n".join(parts[:3]) + "\n\n" + "\n\n".join(parts[3:])
+
+    def _arithmetic_words(self) -> str:
+        if self.flops is None:
+            return "floating-point operations not counted: a function's source cannot be found"
+        of_bytes = ((self.intensity, "requested byte"), (self.footprint_intensity, "different one"))
+        ratios = [f"{ratio:.2f} a {what}" for ratio, what in of_bytes if ratio is not None]
+        return ", ".join((f"{self.flops} floating-point operations", *ratios))
 
 
 @dataclass
@@ -251,6 +276,7 @@ def _report(launch: TracedLaunch) -> KernelReport:
         barriers=launch.barriers,
         shuffles=launch.shuffles,
         syncwarps=launch.meetings["syncwarp"],
+        flops=launch.arithmetic.flops if launch.arithmetic.is_complete else None,
         requested=sum(line.nbytes * (2 if _KINDS[line.kind] == "atomic" else 1) for line in in_global),
         footprint=sum(map(_footprint, memories.values())),
     )

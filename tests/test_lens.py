@@ -249,6 +249,50 @@ def test_shuffles_count_by_warps():
     assert (launch.shuffles, launch.syncwarps, launch.barriers) == (30, 6, 0)
 
 
+# -- arithmetic -------------------------------------------------------------------------------------------------
+
+
+def make_arithmetic(factor):
+    @cuda.jit(device=True)
+    def scaled(value):
+        return factor * value
+
+    @cuda.jit
+    def arithmetic_kernel(x, y, out):
+        i = cuda.grid(1) % (2 * 32)  # no floating-point operations, nor are signs and comparisons
+        own = cuda.local.array(2, float32)
+        own[0] = own[1] = -max(x[i], float32(0))
+        own[i % 2] += x[i] * y[i]  # two
+        own[0] -= 1  # one, of an integer too
+        total = float32(0)
+        for _ in range(3):
+            total += own[0]  # three
+        total /= 2  # one
+        out[i] = scaled(total) + cuda.fma(x[i], y[i], total)  # four
+
+    return arithmetic_kernel
+
+
+def test_a_multiply_add_is_two_operations():
+    x = np.arange(64, dtype=np.float32)
+    kernel, out, plain = make_arithmetic(float32(3)), np.zeros(64), np.zeros(64)
+    launch = traced(kernel, 64, x, x + 1, out)
+    kernel[1, 64](x, x + 1, plain)
+    assert launch.flops == 64 * 11
+    assert launch.requested == 64 * (6 * 4 + 8) - 64 * 4
+    assert launch.intensity == launch.flops / launch.requested
+    np.testing.assert_array_equal(out, plain)
+
+
+def test_without_its_source_a_kernel_s_operations_are_not_counted():
+    names = {"cuda": cuda}
+    exec("@cuda.jit\ndef typed_kernel(x):\n    x[cuda.grid(1)] *= 2\n", names)
+    launch = traced(names["typed_kernel"], 4, np.ones(4))
+    assert launch.flops is None and launch.intensity is None
+    assert launch["x"].loads == 4
+    assert "floating-point operations not counted" in str(launch)
+
+
 # -- races ------------------------------------------------------------------------------------------------------
 
 
@@ -405,6 +449,37 @@ def test_an_order_may_go_through_a_third_lane():
         with shuffled(seed):
             traced(pairwise_kernel, 32, y)
         assert y[0] == 7
+
+
+def make_turns(has_fence, has_barrier):
+    @cuda.jit
+    def turns_kernel(total, turn):
+        """Blocks add to one sum, in turns."""
+        t, b = cuda.threadIdx.x, cuda.blockIdx.x
+        if t == 0:
+            while cuda.atomic.add(turn, 0, 0) < b:
+                pass
+            if has_fence:
+                cuda.threadfence()
+        cuda.syncthreads()
+        total[t] += b + 1
+        if has_barrier:
+            cuda.syncthreads()
+        if t == 0:
+            if has_fence:
+                cuda.threadfence()
+            cuda.atomic.add(turn, 0, 1)
+
+    return turns_kernel
+
+
+def test_blocks_may_take_turns_by_fences_and_atomic_operations():
+    total = np.zeros(32)
+    traced(make_turns(True, True), 32, total, np.zeros(1, np.int32), blocks=4)
+    np.testing.assert_array_equal(total, 10.0)
+    for has_fence, has_barrier in ((False, True), (True, False)):
+        with pytest.raises(RaceError, match="two blocks, which no barrier joins"):
+            traced(make_turns(has_fence, has_barrier), 32, np.zeros(32), np.zeros(1, np.int32), blocks=2)
 
 
 @cuda.jit

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numba
@@ -134,13 +134,18 @@ class Launch:
         It is a copy with globals of its own. The module's stay as they are, for other threads of the process.
         """
         if function not in self._bound:
-            names = {name: self._stand_in(value) for name, value in function.__globals__.items()}
-            cells = tuple(self._cell_stand_in(cell) for cell in function.__closure__ or ())
-            copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+            code, names = self._code_of(function)
+            cells = dict(zip(function.__code__.co_freevars, map(self._cell_stand_in, function.__closure__ or ())))
+            closure = tuple(cells[name] for name in code.co_freevars)
+            copy = FunctionType(code, names, function.__name__, function.__defaults__, closure)
             copy.__kwdefaults__ = function.__kwdefaults__
             self._bound[function] = copy
-            self._codes.update(source.codes_of(function.__code__))
+            self._codes.update(source.codes_of(code))
         return self._bound[function]
+
+    def _code_of(self, function: Callable) -> tuple[CodeType, dict[str, Any]]:
+        """Return the code that the threads run for a function, and its globals."""
+        return function.__code__, {name: self._stand_in(value) for name, value in function.__globals__.items()}
 
     def _stand_in(self, value: Any) -> Any:
         if isinstance(value, types.Integer):

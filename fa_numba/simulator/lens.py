@@ -11,13 +11,14 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 from numba.cuda.simulator.kernelapi import Dim3, FakeCUDAAtomic
 
 from fa_numba.simulator import source
+from fa_numba.simulator.arithmetic import Arithmetic
 from fa_numba.simulator.arrays import KernelArray
 from fa_numba.simulator.errors import RaceError, UninitializedReadError
 from fa_numba.simulator.integers import loaded
@@ -93,7 +94,7 @@ class TracedArray(KernelArray):
     def record_atomic(self, index: Any) -> KernelArray:
         """Record one atomic operation; return the array for it to work on."""
         self._check(index)
-        self._launch.record(self._region, self._bytes_to(index), ATOMIC, self._data.itemsize)
+        self._launch.record_atomic(self._region, self._bytes_to(index), self._data.itemsize)
         return KernelArray(
             self._data,
             self._launch,
@@ -140,6 +141,8 @@ class TracedLaunch(Launch):
         What the accesses of the blocks so far add up to.
     meetings : collections.Counter
         How often a block met in a barrier, and a warp in an operation, by the operation's name.
+    arithmetic : Arithmetic
+        The count of floating-point operations.
     has_ended : bool
         Whether all blocks have run to their end.
     """
@@ -148,6 +151,7 @@ class TracedLaunch(Launch):
         super().__init__(*arguments)
         self.traffic = Traffic()
         self.meetings: Counter[str] = Counter()
+        self.arithmetic = Arithmetic()
         self.has_ended = False
         self._races = Races(self)
         self._regions: dict[tuple, Region] = {}
@@ -173,6 +177,15 @@ class TracedLaunch(Launch):
             site = self._sites[key] = self._site(region, kind, size, frame)
         self._log += (site, thread.moment, offset)
 
+    def record_atomic(self, region: Region, offset: int, size: int) -> None:
+        """Note an atomic operation by the running thread."""
+        self.record(region, offset, ATOMIC, size)
+        self._races.fences.atomic(self.thread.number, (region.place, offset))
+
+    def fence(self) -> None:
+        """Note a fence of the running thread."""
+        self._races.fences.fence(self.thread.number, self._moments.epoch)
+
     def postpone(self, error: UninitializedReadError) -> None:
         """Keep an error until the block has run to its end: the access that explains it may come later."""
         self._postponed = self._postponed or error
@@ -181,9 +194,13 @@ class TracedLaunch(Launch):
         """Return a function as the threads call it; a device function notes by which call it was entered."""
         if function not in self._entries:
             copy = super().bound(function)
-            self._code_ids.update(id(code) for code in source.codes_of(function.__code__))
+            self._code_ids.update(id(code) for code in source.codes_of(copy.__code__))
             self._entries[function] = copy if function is self.function else self._noting(copy)
         return self._entries[function]
+
+    def _code_of(self, function: Callable) -> tuple[CodeType, dict[str, Any]]:
+        code, names = super()._code_of(function)
+        return self.arithmetic.counting(code), {**names, **self.arithmetic.names()}
 
     def _noting(self, function: Callable) -> Callable:
         def enter(*arguments: Any, **named: Any) -> Any:
@@ -272,6 +289,7 @@ class TracedLaunch(Launch):
         self._postponed = None
         x, y, z = self.block
         self._moments = Moments(x * y * z)
+        self._races.fences.begin_block()
         fault = None
         try:
             super()._run_block(block_index, arguments)
@@ -345,3 +363,13 @@ class TracedCuda(KernelCuda):
     def __init__(self, launch: TracedLaunch):
         super().__init__(launch)
         self._atomic = _TracedAtomics()
+
+    def fma(self, a, b, c):
+        self._launch.arithmetic.add(2)
+        return super().fma(a, b, c)
+
+    def threadfence(self):
+        self._launch.fence()
+
+    def threadfence_system(self):
+        self._launch.fence()
