@@ -1,7 +1,7 @@
 """Floating-point operations, counted: a kernel's function compiled anew, with a call around each operation.
 
 Kernels compute with plain NumPy numbers, which count nothing. So the traced launch runs a copy of the function, made
-from its syntax tree, in which ``a * b`` reads ``_flop(a * b)`` and ``s[i] += x`` reads ``_add_to(s, i, add, x)``. Lines
+from its syntax tree, in which ``a * b`` reads ``flop(a * b)`` and ``s[i] += x`` reads ``add_to(s, i, add, x)``. Lines
 stay where they are, results are the same bits, and an untraced launch knows nothing of it.
 
 What counts is +, -, *, / and the like with a floating-point result, so a multiply-add counts as two. Signs,
@@ -50,9 +50,9 @@ class Arithmetic:
         self.is_complete = True
 
     def names(self) -> dict[str, Any]:
-        """Return what counting functions need among their globals."""
-        functions = {f"_{name}": getattr(operator, name) for name in _OPERATORS.values()}
-        return {"_flop": self._flop, "_add_to": self._add_to, **functions}
+        """Return what counting functions need among their globals; names with a dot, which no source can have."""
+        functions = {f"lens.{name}": getattr(operator, name) for name in _OPERATORS.values()}
+        return {"lens.flop": self._flop, "lens.add_to": self._add_to, **functions}
 
     def counting(self, code: CodeType) -> CodeType:
         """Return a function's code with its operations counted; as it is if its source cannot be found."""
@@ -109,7 +109,7 @@ class _Counting(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        return _call("_flop", [node], node) if type(node.op) in _OPERATORS else node
+        return _call("lens.flop", [node], node) if type(node.op) in _OPERATORS else node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         self.generic_visit(node)
@@ -119,9 +119,9 @@ class _Counting(ast.NodeTransformer):
         if isinstance(target, ast.Name):
             before = ast.copy_location(ast.Name(target.id, ast.Load()), target)
             result = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
-            return ast.copy_location(ast.Assign([target], _call("_flop", [result], node)), node)
-        operation = ast.copy_location(ast.Name(f"_{_OPERATORS[type(node.op)]}", ast.Load()), node)
-        call = _call("_add_to", [target.value, target.slice, operation, node.value], node)
+            return ast.copy_location(ast.Assign([target], _call("lens.flop", [result], node)), node)
+        operation = ast.copy_location(ast.Name(f"lens.{_OPERATORS[type(node.op)]}", ast.Load()), node)
+        call = _call("lens.add_to", [target.value, target.slice, operation, node.value], node)
         return ast.copy_location(ast.Expr(call), node)
 
 
