@@ -8,6 +8,8 @@ import numpy as np
 from IPython.display import Markdown, display
 
 from fa_numba import device
+from fa_numba.contestants import EFFICIENT
+from fa_numba.recorded import Record
 
 
 def where() -> None:
@@ -50,6 +52,41 @@ def show_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], words: int
     aligned = ["---"] * words + ["---:"] * (len(columns) - words)
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, aligned, *rows)]
     display(Markdown("\n".join(lines)))
+
+
+def show_rungs(record: Record, step: str, peer: str = EFFICIENT) -> None:
+    """Show the rungs of a step as a record has them, and how the last stands; one line if it has none.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of a GPU.
+    step : str
+        ``"softmax"``, ``"standard"``, ``"forward"`` or ``"backward"``.
+    peer : str
+        Which contestant they are compared with, in the last row.
+    """
+    rows = record.select(section="rungs", step=step)
+    rungs = sorted((row for row in rows if "order" in row), key=lambda row: row["order"])
+    if not rungs:
+        display(Markdown(f"The record ({record.title()}) has no rungs of this step."))
+        return
+    peers = [row for row in rows if row["contestant"] == peer]
+    unit = "gbs" if "gbs" in rungs[0] else "tflops"
+    columns = ("rung", "ms", {"gbs": "GB/s", "tflops": "TFLOP/s"}[unit], "over the rung before", f"speed over {peer}")
+    show_table(columns, [_rung_cells(row, unit, peer) for row in [*rungs, *peers]])
+    first, last = rungs[0], rungs[-1]
+    told = [f"{record.title()}.", f"The last rung is {first['ms'] / last['ms']:.1f} times as fast as the first"]
+    if peer in last.get("ratios", {}):
+        told.append(f"and has {last['ratios'][peer]:.2f} times the speed of {peers[0]['label']}")
+    display(Markdown(f"{' '.join(told)}."))
+
+
+def _rung_cells(row: dict[str, Any], unit: str, peer: str) -> tuple[str, ...]:
+    gain = f"{row['gain']:.1f}×" if "gain" in row else ""
+    ratio = f"{row['ratios'][peer]:.2f}×" if peer in row.get("ratios", {}) else ""
+    rate = f"{row[unit]:,.0f}" if unit == "gbs" else f"{row[unit]:.1f}"
+    return row["label"], f"{row['ms']:.3g}", rate, gain, ratio
 
 
 def check(what: str, result: Any, truth: Any, within: float, of: str = "float64") -> None:

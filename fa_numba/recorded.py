@@ -55,6 +55,7 @@ from fa_numba import peak
 SCHEMA = 1
 _TITLED = ("device", "driver", "numba", "date")  # what a title says
 _NAMED = {"section", "contestant", "fault"}  # what every row has
+_PASSES = {"block_softmax": "three passes", "online_softmax": "two passes"}  # what these once launched for any row
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch")
 UNKNOWN = "unknown"
 
@@ -93,6 +94,20 @@ class Record:
         if len(found) != 1:
             raise LookupError(f"{len(found)} rows of the measurements have {wanted}; one was asked for")
         return found[0]
+
+    def softmaxes(self, rows: int, n: int) -> dict[str, dict[str, Any]]:
+        """Return the rows of softmax at one size by contestant, without those that have a fault.
+
+        If rungs were measured at this size, they are among them, by their names, and ``block_softmax`` is not: like
+        ``online_softmax`` it keeps the row in registers. In records from before there were rungs, these two are the
+        kernels of three passes and of two.
+        """
+        measured = {row["contestant"]: row for row in self.select(section="softmax", rows=rows, n=n)}
+        if not any(row["section"] == "rungs" for row in self.rows):
+            return {_PASSES.get(name, name): row for name, row in measured.items()}
+        rungs = self.select(section="rungs", step="softmax", rows=rows, n=n)
+        measured.pop("block_softmax", None)
+        return {row["contestant"]: row for row in rungs} | measured
 
     def faults(self) -> list[dict[str, Any]]:
         """Return the rows without a time, as the contestant was wrong or failed."""

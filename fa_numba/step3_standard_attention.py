@@ -388,10 +388,6 @@ def _rung(wide: bool) -> Callable:
     return attention
 
 
-# standard_attention with one kernel of products, whatever the size; in float64 there is but the first
-RUNGS: dict[str, Callable] = {"4x4 register tiles": _rung(wide=False), "8x8 register tiles": _rung(wide=True)}
-
-
 def standard_attention_backward(
     do: Any, q: Any, k: Any, v: Any, p: Any, *, causal: bool = False, scale: Any = None
 ) -> tuple[Any, Any, Any]:
@@ -496,3 +492,7 @@ def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrice
     if heads * n_q * n_k > 0:
         offset = posed.n_k - posed.n_q
         device.launch(kernel, heads * n_q, ROW_THREADS, *matrices, posed.causal, offset, stream=call.stream)
+
+
+# standard_attention with one kernel of products, whatever the size; in float64 there is but the first
+RUNGS: dict[str, Callable] = {"4x4 register tiles": _rung(wide=False), "8x8 register tiles": _rung(wide=True)}

@@ -36,7 +36,8 @@ def place(across):
 def load_wide_tile(tile, x, b, first, length, width, factor, threads):
     """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x."""
     across = width // 4  # threads for a row
-    if x.shape[2] == width and first + length <= x.shape[1] and threads % across == 0:
+    even = threads % across == 0 and length * across % threads == 0  # all threads load equally many rows
+    if even and x.shape[2] == width and first + length <= x.shape[1]:
         row, c = cuda.threadIdx.x // across, 4 * (cuda.threadIdx.x % across)
         start = (b * x.shape[1] + first + row) * width + c  # from here on, all offsets are constants
         to = row * (width + PAD) + c

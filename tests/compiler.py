@@ -10,10 +10,11 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
@@ -54,13 +55,14 @@ def ptxas_path() -> str | None:
 
 
 def forms():
-    """Yield (name, kernel, argument types) for every kernel of the package."""
+    """Yield (name, kernel, argument types) for every kernel of the package, and the architectures if not all."""
     from numba import float32, float64, types
 
     from fa_numba import step3_standard_attention, step4_flash_forward, step5_flash_backward
     from fa_numba.arrays import copy_kernel, log_sum_exp_kernel, zero_kernel
     from fa_numba.step1_naive_softmax import naive_softmax_kernel
     from fa_numba.step2_online_softmax import make_block_softmax, make_online_softmax, make_register_softmax
+    from fa_numba.step4_flash_forward.split_keys import merge_splits_kernel
     from fa_numba.stopwatch import busy_kernel
     from fa_numba.walk import flash_row_kernel, softmax_steps_kernel
 
@@ -106,6 +108,13 @@ def forms():
             yield f"flash_backward_dk_dv_kernel {text}", dk_dv, (*rows, matrix, heads, heads, *numbers)
             dq = step5_flash_backward.make_flash_backward_dq(*form)
             yield f"flash_backward_dq_kernel {text}", dq, (*rows, matrix, heads, *numbers)
+        if dtype is float32:
+            yield f"merge_splits_kernel {dtype}", merge_splits_kernel, (heads, matrix, matrix, heads, matrix, matrix)
+            yield from _forms_of_one_thread_a_row(rows, numbers)
+            yield from _forms_of_few_queries((*rows, *numbers, types.int64))
+            yield from _wide_forms_of_the_forward((*rows, *numbers, types.int64))
+            turns = types.Array(types.int32, 1, "C")
+            yield from _wide_forms_of_the_backward((*rows, matrix, heads, heads, heads, turns, *numbers))
 
 
 def _register_tiles(dtype, float32):
@@ -126,6 +135,62 @@ def _tiles(dtype, float32):
                 yield 64, 64, d, d, causal, dtype
     else:
         yield 16, 16, 16, 16, True, dtype
+
+
+def _forms_of_one_thread_a_row(rows, numbers):
+    from fa_numba.step4_flash_forward.one_thread_a_row import WIDEST, make_flash_forward_rows
+
+    for causal in (False, True):
+        kernel = make_flash_forward_rows(WIDEST, WIDEST, causal, numbers[0])
+        yield f"flash_forward_rows_kernel d={WIDEST} causal={causal} float32", kernel, (*rows, *numbers)
+
+
+def _forms_of_few_queries(arguments):
+    from fa_numba.step4_flash_forward.few_queries import make_few_queries
+
+    for lanes in (16, 32):
+        for causal in (False, True):
+            kernel = make_few_queries(lanes, causal)
+            yield f"few_queries_kernel lanes={lanes} causal={causal} float32", kernel, arguments
+
+
+def _wide_forms_of_the_forward(arguments):
+    """Each tile for the architectures that choose it; the one for few blocks too."""
+    from fa_numba.step4_flash_forward.wide_tiles import choose_tile, make_wide_flash_forward
+
+    for d, multiprocessors in ((64, 1), (64, 100), (128, 1)):
+        for tile, architectures in _chosen_tiles(choose_tile, d, multiprocessors).items():
+            for causal in (False, True):
+                text = f"{tuple(tile)} d={d} causal={causal} float32"
+                kernel = make_wide_flash_forward(tile, d, d, causal)
+                if multiprocessors == 1 or tile not in _chosen_tiles(choose_tile, d, 1):
+                    yield f"wide_flash_forward_kernel {text}", kernel, arguments, architectures
+
+
+def _wide_forms_of_the_backward(arguments):
+    from fa_numba.step5_flash_backward.wide_tiles import choose_tile, make_wide_flash_backward
+
+    for d in (64, 128):
+        for tile, architectures in _chosen_tiles(choose_tile, d, 1).items():
+            for causal in (False, True):
+                text = f"{tuple(tile)} d={d} causal={causal} float32"
+                kernel = make_wide_flash_backward(tile, d, d, causal)
+                yield f"wide_flash_backward_kernel {text}", kernel, arguments, architectures
+
+
+def _chosen_tiles(choose_tile, d, multiprocessors):
+    """Return the tiles that the architectures choose for a head dim, each with its architectures."""
+    from fa_numba import device, limits, problem
+
+    posed = problem.check({"q": (128, d), "k": (128, d), "v": (128, d)}, False, None)
+    chosen = {}
+    for architecture in ARCHITECTURES:
+        found = replace(limits.of_capability(architecture), multiprocessors=multiprocessors)
+        with mock.patch.object(device, "device_limits", return_value=found):
+            tile = choose_tile(posed)
+        if tile is not None:
+            chosen.setdefault(tile, []).append(architecture)
+    return chosen
 
 
 def compile_form(name, kernel, arguments, architectures=ARCHITECTURES) -> list[Report]:

@@ -321,7 +321,7 @@ def check_record(record, names):
 
 
 OURS = {
-    *(("softmax", name) for name in ("naive_softmax", "block_softmax", "online_softmax", "copy")),
+    *(("softmax", name) for name in ("naive_softmax", "three passes", "two passes", "online_softmax", "copy")),
     *(("forward", name) for name in ("standard_attention", "flash_forward", "flash_attention")),
     *(("backward", name) for name in ("standard_attention_backward", "flash_backward")),
     *(("forward+backward", name) for name in ("standard", "flash")),

@@ -28,9 +28,15 @@ def reports():
 def test_every_form_was_compiled_for_every_architecture(reports):
     forms = {report.form for report in reports}
     # The plain kernels in float32, those of large products, and in float64, walks among them; five forms of the flash
-    # kernels; the one that keeps a GPU busy.
-    assert len(forms) == 23 + 6 + 16 + 5 * 3 + 1
-    assert {(report.form, report.architecture) for report in reports} == set(product(forms, compiler.ARCHITECTURES))
+    # kernels; the one that keeps a GPU busy; one thread a row, few queries and the merge of splits; wide tiles.
+    assert len(forms) == 23 + 6 + 16 + 5 * 3 + 1 + 2 + 4 + 1 + 2 * (6 + 4)
+    everywhere = {form for form in forms if not form.startswith("wide_flash")}
+    compiled = {(report.form, report.architecture) for report in reports}
+    assert {pair for pair in compiled if pair[0] in everywhere} == set(product(everywhere, compiler.ARCHITECTURES))
+    for kernel, causal in product(("forward", "backward"), (False, True)):  # each architecture has a tile at d = 64
+        start, end = f"wide_flash_{kernel}_kernel", f"d=64 causal={causal} float32"
+        chosen = {architecture for form, architecture in compiled if form.startswith(start) and form.endswith(end)}
+        assert chosen == set(compiler.ARCHITECTURES)
     assert all(report.registers > 0 for report in reports)
 
 
@@ -39,10 +45,15 @@ def test_no_kernel_is_forgotten():
     source = """
 import importlib, json, pkgutil
 import compiler, fa_numba
-modules = [importlib.import_module(f"fa_numba.{m.name}") for m in pkgutil.iter_modules(fa_numba.__path__)
-           if m.name not in ("__main__", "simulator", "torch")]
+def modules_of(package):
+    for m in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if m.name.rpartition(".")[2] not in ("__main__", "simulator", "torch"):
+            module = importlib.import_module(m.name)
+            yield from [module, *(modules_of(module) if m.ispkg else ())]
+
+modules = list(modules_of(fa_numba))
 named = {n for m in modules for n, value in vars(m).items() if n.endswith("_kernel") and hasattr(value, "py_func")}
-print(json.dumps([sorted(named), sorted({kernel.py_func.__name__ for _, kernel, _ in compiler.forms()})]))
+print(json.dumps([sorted(named), sorted({kernel.py_func.__name__ for _, kernel, *_ in compiler.forms()})]))
 """
     finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
     assert finished.returncode == 0, finished.stderr

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from fa_numba import device, notebook
+from fa_numba import device, notebook, recorded
 from fa_numba.step1_naive_softmax import naive_softmax_kernel
 
 INF, NAN = math.inf, math.nan
@@ -73,3 +73,65 @@ def test_a_table_has_its_numbers_on_the_right(monkeypatch):
 def test_where_names_the_device(capsys):
     notebook.where()
     assert capsys.readouterr().out == f"Running on {device.describe()}.\n"
+
+
+TOLD = {"device": "NVIDIA Made-up", "driver": "1.2", "numba": "0.68.0", "date": "2026-01-02T03:04:05+00:00"}
+
+
+def rung(name, order, ms, **entries):
+    """Return a row of a rung whose peer takes 6 ms."""
+    row = {"section": "rungs", "step": "forward", "contestant": name, "label": name, "fault": None, "order": order}
+    return {**row, "ms": ms, "tflops": 60 / ms, "ratios": {"torch EFFICIENT": 6 / ms}, **entries}
+
+
+PEER = {
+    **{"section": "rungs", "step": "forward", "contestant": "torch EFFICIENT", "label": "torch EFFICIENT (TF32)"},
+    **{"ms": 6.0, "tflops": 10.0, "fault": None},
+}
+CASE = "NVIDIA Made-up, driver 1.2, numba 0.68.0, 2026-01-02"
+HEAD = (
+    "| rung | ms | TFLOP/s | over the rung before | speed over torch EFFICIENT |\n| --- | ---: | ---: | ---: | ---: |"
+)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What notebook displays, as a list that grows."""
+    texts = []
+    monkeypatch.setattr(notebook, "display", lambda markdown: texts.append(markdown.data))
+    return texts
+
+
+def test_rungs_stand_in_their_order_above_their_peer(shown):
+    rows = [PEER, rung("8x8", 1, 5.0, gain=4.0), rung("a row", 0, 20.0)]
+    notebook.show_rungs(recorded.Record(TOLD, rows), "forward")
+    assert shown == [
+        f"{HEAD}\n| a row | 20 | 3.0 |  | 0.30× |\n| 8x8 | 5 | 12.0 | 4.0× | 1.20× |\n"
+        "| torch EFFICIENT (TF32) | 6 | 10.0 |  |  |",
+        f"{CASE}. The last rung is 4.0 times as fast as the first and has 1.20 times the speed of "
+        "torch EFFICIENT (TF32).",
+    ]
+
+
+def test_rungs_without_their_peer_and_without_one_that_failed(shown):
+    rows = [rung("a row", 0, 20.0, ratios={}), rung("4x4", 1, 1.0, fault="wrong"), rung("8x8", 2, 5.0, ratios={})]
+    notebook.show_rungs(recorded.Record(TOLD, rows), "forward")
+    assert shown == [
+        f"{HEAD}\n| a row | 20 | 3.0 |  |  |\n| 8x8 | 5 | 12.0 |  |  |",
+        f"{CASE}. The last rung is 4.0 times as fast as the first.",
+    ]
+
+
+def test_rungs_of_softmax_are_in_bytes(shown):
+    row = rung("naive", 0, 2.0, step="softmax", gbs=1234.4, ratios={"copy": 0.5})
+    del row["tflops"]
+    copy = {**row, "contestant": "copy", "label": "copy", "ms": 1.0, "gbs": 2468.8}
+    del copy["order"], copy["ratios"]
+    notebook.show_rungs(recorded.Record(TOLD, [row, copy]), "softmax", peer="copy")
+    assert "| rung | ms | GB/s | over the rung before | speed over copy |" in shown[0]
+    assert "| naive | 2 | 1,234 |  | 0.50× |\n| copy | 1 | 2,469 |  |  |" in shown[0]
+
+
+def test_a_record_without_rungs_says_so(shown):
+    notebook.show_rungs(recorded.Record(TOLD, [rung("a row", 0, 20.0)]), "backward")
+    assert shown == [f"The record ({CASE}) has no rungs of this step."]

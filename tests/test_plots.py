@@ -330,6 +330,46 @@ def test_softmax_bandwidth_can_be_about_any_of_them(record):
     assert figure.get_suptitle().startswith("naive_softmax reaches ")
 
 
+@pytest.fixture
+def climbed(record):
+    """Return a record with rungs of two steps and their peers."""
+    softmax = {"step": "softmax", "rows": 8, "n": 16}
+    standard = {"step": "standard", "heads": 2, "n": 64, "d": 8, "causal": False}
+    rows = [
+        {**softmax, "contestant": "three passes", "order": 0, "ms": 3.0, "gbs": 1000, "share": 0.5},
+        {**softmax, "contestant": "row in registers", "order": 1, "ms": 2.0, "gbs": 1500, "share": 0.75, "gain": 1.5},
+        {**softmax, "contestant": "torch.softmax", "ms": 2.5, "gbs": 1200, "share": 0.6},
+        {**softmax, "contestant": "copy", "ms": 1.5, "gbs": 2000},
+        {**standard, "contestant": "4x4 register tiles", "order": 0, "ms": 4.0, "tflops": 10.04},
+        {**standard, "contestant": "torch MATH", "ms": 2.0, "tflops": 20.0, "share": 0.3},
+    ]
+    return recorded.Record(record.provenance, [{"section": "rungs", "fault": None, **row} for row in rows])
+
+
+def test_rungs_stand_beside_their_peers(climbed):
+    figure = plots.rungs(climbed, "softmax")
+    (axes,) = figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [1000, 1500, 1200, 2000]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["three passes", "row in registers", "torch.softmax", "copy"]
+    assert texts(axes) == {"1,000 (50%)", "1,500 (75%)", "1,200 (60%)", "2,000"}
+    assert axes.get_xlabel() == "GB/s (share of the copy)"
+    assert figure.get_suptitle() == "row in registers: 1.50 times as fast as three passes\n(8 rows of 16, float32)"
+    assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
+    assert len({bar.get_facecolor() for bar in axes.patches[:2]}) == 1
+    assert axes.patches[0].get_facecolor() != axes.patches[2].get_facecolor()
+
+
+def test_a_single_rung_is_a_figure_and_none_is_an_error(climbed, record):
+    figure = plots.rungs(climbed, "standard", live=climbed)
+    assert len(figure.axes) == 2
+    assert texts(figure.axes[0]) == {"10.0", "20.0 (30%)"}
+    assert figure.axes[0].get_xlabel() == "TFLOP/s (share of the peak)"
+    assert figure.get_suptitle() == "One rung: 4x4 register tiles\n(2 heads, N = 64, d = 8, float32)"
+    with pytest.raises(LookupError, match="no rungs of 'softmax'"):
+        plots.rungs(record, "softmax")
+
+
 def test_live_measurements_have_a_panel_of_their_own(record):
     live = recorded.Record({**record.provenance, "device": "Here"}, record.rows)
     figures = (

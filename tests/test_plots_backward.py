@@ -80,6 +80,18 @@ def test_the_kernels_compute_as_many_products_as_the_figure_says():
     source = inspect.getsource(step5_flash_backward.small_tiles)
     products = source.count(" add_dots(") + source.count(" add_products(")
     assert products == backward.PRODUCTS["flash_backward"]
+    source = inspect.getsource(step5_flash_backward.wide_tiles.make_wide_flash_backward)
+    calls = (" add_wide_dots(", " add_wide_products(", " add_dq(acc_q")
+    assert sum(source.count(call) for call in calls) == backward.COUNTED_PRODUCTS
+
+
+def test_one_kernel_computes_no_product_more_than_counts(record):
+    case = {"section": "kernels", "contestant": "flash_backward", "heads": 2, "n": 1024, "d": 64, "causal": False}
+    kernel = {**case, "kernel": "wide_flash_backward_kernel", "ms": 4.0, "fault": None}
+    figure = plots.backward_rates(recorded.Record(record.provenance, [*record.rows, kernel]), 2, 1024)
+    (axes,) = figure.axes
+    assert not any(bar.get_hatch() for bar in axes.patches)
+    assert texts(axes)[1] == "15.0 TFLOP/s, 4.0 ms\ncomputes 5 products: 15.0"
 
 
 @pytest.fixture

@@ -133,3 +133,16 @@ def test_files_that_hold_something_else(tmp_path, content, message):
     (tmp_path / "file.json").write_text(content)
     with pytest.raises(recorded.BadRecord, match=message):
         recorded.load(tmp_path / "file.json")
+
+
+def test_the_softmaxes_of_a_size_are_those_of_both_sections():
+    def row(section, contestant, **more):
+        return {"section": section, "rows": 8, "n": 4, "contestant": contestant, "fault": None, **more}
+
+    rungs = [row("rungs", name, step="softmax") for name in ("three passes", "copy")]
+    rows = [row("softmax", name) for name in ("naive_softmax", "block_softmax", "online_softmax", "copy")]
+    softmaxes = recorded.Record(TOLD, rungs + rows).softmaxes(8, 4)
+    assert list(softmaxes) == ["three passes", "copy", "naive_softmax", "online_softmax"]
+    assert softmaxes["copy"]["section"] == "softmax"
+    older = recorded.Record(TOLD, rows).softmaxes(8, 4)
+    assert list(older) == ["naive_softmax", "three passes", "two passes", "copy"]

@@ -14,7 +14,7 @@ from fa_numba.plots.attention import (
 from fa_numba.plots.backward import backward_rates, backward_tile, barriers, difference_errors, sum_orders
 from fa_numba.plots.errors import error_growth
 from fa_numba.plots.front import front_page, front_page_text, gains
-from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, softmax_bandwidth
+from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, rungs, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
 from fa_numba.plots.softmax import (
     busy_multiprocessors,
@@ -59,6 +59,7 @@ __all__ = [
     "product_steps",
     "register_tile",
     "requested_traffic",
+    "rungs",
     "running_softmax",
     "show",
     "softmax_bandwidth",

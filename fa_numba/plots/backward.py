@@ -25,7 +25,7 @@ BARRIERS = {
 }
 # Products of tiles that a backward pass computes; the convention for TFLOP/s counts 5, so 2.5 times the forward's 2.
 COUNTED_PRODUCTS = 5
-PRODUCTS = {"standard_attention_backward": 4, "flash_backward": 7}
+PRODUCTS = {"standard_attention_backward": 4, "flash_backward": 7}  # of flash with two kernels
 
 
 def backward_tile(s: np.ndarray, p: np.ndarray, dp: np.ndarray, ds: np.ndarray) -> Figure:
@@ -164,7 +164,7 @@ def backward_rates(record: Record, heads: int, n: int, d: int = 64, live: Record
         figure, panels = _panels(record, live, 2.9)
         for axes, each in panels:
             rates = {row["contestant"]: (row["tflops"], row["ms"]) for row in each.select(**case)}
-            _draw_rates(axes, rates)
+            _draw_rates(axes, rates, {**PRODUCTS, "flash_backward": flash_products(each, heads, n, d)})
             if each is record:
                 share = rates["flash_backward"][0] / rates[EFFICIENT][0]
         message = f"flash_backward reaches {share:.0%} of EFFICIENT's rate"
@@ -173,17 +173,24 @@ def backward_rates(record: Record, heads: int, n: int, d: int = 64, live: Record
     return figure
 
 
-def _draw_rates(axes: Axes, rates: dict[str, tuple[float, float]]) -> None:
+def flash_products(record: Record, heads: int, n: int, d: int = 64) -> int:
+    """Return how many products of tiles flash_backward computed there: 5 in one kernel, or 7 in two."""
+    case = {"heads": heads, "n": n, "d": d, "causal": False}
+    kernels = [row["kernel"] for row in record.select(section="kernels", contestant="flash_backward", **case)]
+    return COUNTED_PRODUCTS if "wide_flash_backward_kernel" in kernels else PRODUCTS["flash_backward"]
+
+
+def _draw_rates(axes: Axes, rates: dict[str, tuple[float, float]], computing: dict[str, int]) -> None:
     """Draw a bar for each contestant; hatched: what it computes beyond what counts, or counts without computing it."""
     for y, (name, (tflops, ms)) in enumerate(rates.items()):
-        products = PRODUCTS.get(name, COUNTED_PRODUCTS)
+        products = computing.get(name, COUNTED_PRODUCTS)
         computed = tflops * products / COUNTED_PRODUCTS
         axes.barh(y, tflops, color=_colour(name))
         end = max(tflops, computed)
         if products > COUNTED_PRODUCTS:
             axes.barh(y, computed - tflops, left=tflops, color="white", edgecolor=_colour(name), hatch="////")
         label = f"{tflops:.1f} TFLOP/s, {ms:.1f} ms"
-        if name in PRODUCTS:
+        if name in computing:
             label += f"\ncomputes {products} products: {computed:.1f}"
         axes.text(end + 0.5, y, label, va="center", fontsize=10)
     longest = max((tflops for tflops, _ in rates.values()), default=1)

@@ -31,7 +31,7 @@ def softmax_bandwidth(
     with plt.rc_context(STYLE):
         figure, panels = _panels(record, live, 2.8)
         for axes, each in panels:
-            measured = {row["contestant"]: row["gbs"] for row in each.select(section="softmax", rows=rows, n=n)}
+            measured = {name: row["gbs"] for name, row in each.softmaxes(rows, n).items()}
             shares = {name: gbs / measured[COPY] for name, gbs in measured.items()}
             _draw_bars(axes, measured, [f"{gbs:,.0f} ({shares[name]:.0%})" for name, gbs in measured.items()], BLUE)
             axes.axvline(measured[COPY], color=PEERS[COPY], linewidth=1, linestyle=":", zorder=0)
@@ -138,6 +138,60 @@ def kernel_times(
     return figure
 
 
+def rungs(record: Record, step: str, live: Record | None = None) -> Figure:
+    """Plot the rate of each rung of a step, and those of its peers, which took turns with them.
+
+    Shares are of the copy's bandwidth, or of what the GPU's CUDA cores compute in float32 at most.
+
+    Parameters
+    ----------
+    record : Record
+        Measurements of a GPU, with rungs.
+    step : str
+        ``"softmax"``, ``"standard"``, ``"forward"`` or ``"backward"``.
+    live : Record, optional
+        Measurements of this machine's GPU, drawn below.
+
+    Raises
+    ------
+    LookupError
+        If the record has no rungs of this step.
+    """
+    rows = record.select(section="rungs", step=step)
+    if not any("order" in row for row in rows):
+        raise LookupError(f"the measurements have no rungs of {step!r}")
+    unit, form, whole = ("GB/s", "{:,.0f}", "the copy") if "gbs" in rows[0] else ("TFLOP/s", "{:.1f}", "the peak")
+    colour = {"softmax": BLUE, "standard": STANDARD}.get(step, FLASH)
+    with plt.rc_context(STYLE):
+        figure, panels = _panels(record, live, 0.9 + 0.42 * len(rows))
+        for axes, each in panels:
+            measured = each.select(section="rungs", step=step)
+            rates = {row["contestant"]: row["gbs" if unit == "GB/s" else "tflops"] for row in measured}
+            shares = [f" ({row['share']:.0%})" if "share" in row else "" for row in measured]
+            _draw_bars(axes, rates, [form.format(rate) + share for rate, share in zip(rates.values(), shares)], colour)
+            label = f"{unit} (share of {whole})" if any(shares) else unit
+            axes.set(xlabel=label, xlim=(0, 1.3 * max(rates.values())))
+        figure.suptitle(f"{_climb(rows)}\n({_case(rows[0])}, float32)", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _climb(rows: list[dict]) -> str:
+    """Say what the rungs gained together."""
+    first, *others = (row for row in rows if "order" in row)
+    if not others:
+        return f"One rung: {first['contestant']}"
+    last = others[-1]
+    return f"{last['contestant']}: {first['ms'] / last['ms']:.2f} times as fast as {first['contestant']}"
+
+
+def _case(row: dict) -> str:
+    """Say which case a row is of."""
+    if "rows" in row:
+        return f"{row['rows']:,} rows of {row['n']:,}"
+    causal = ", causal" if row["causal"] else ""
+    return f"{row['heads']} head{'s' if row['heads'] > 1 else ''}, N = {row['n']:,}, d = {row['d']}{causal}"
+
+
 CUDA_CORES = 67  # TFLOP/s in float32 of an H200, by its datasheet
 
 
@@ -205,10 +259,15 @@ def _label_ends(axes: Axes, ends: dict[str, tuple[int, float]]) -> None:
     """Write each line's name at its end, and no two names over each other."""
     low, high = np.log10(axes.get_ylim())
     apart = 0.06 * (high - low)
-    free = -np.inf
-    for name, (n, ms) in sorted(ends.items(), key=lambda item: item[1][1]):
-        free = max(np.log10(ms), free + apart)
-        axes.text(n * 1.08, 10**free, name, color=_colour(name), va="center", fontsize=10)
+    ordered = sorted(ends.items(), key=lambda item: item[1][1])
+    places = [np.log10(ms) for _, (_, ms) in ordered]
+    for i in range(1, len(places)):  # upwards, as far as needed
+        places[i] = max(places[i], places[i - 1] + apart)
+    places[-1] = min(places[-1], high)
+    for i in reversed(range(len(places) - 1)):  # and back down, below the top
+        places[i] = min(places[i], places[i + 1] - apart)
+    for (name, (n, _)), place in zip(ordered, places):
+        axes.text(n * 1.08, 10**place, name, color=_colour(name), va="center", fontsize=10)
 
 
 def _colour(name: str) -> str:

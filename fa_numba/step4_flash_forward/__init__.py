@@ -67,8 +67,7 @@ def flash_forward(
     over several blocks, whose results are merged (Dao et al., "Flash-Decoding", 2023); these hold, beside o, m and l,
     at most two blocks of queries for each multiprocessor.
     """
-    chosen = functools.partial(_launch, block_q=block_q, block_k=block_k)
-    return _forward(chosen, q, k, v, causal=causal, scale=scale)
+    return _forward(_launch, q, k, v, causal=causal, scale=scale, block_q=block_q, block_k=block_k)
 
 
 def flash_attention(
@@ -98,9 +97,9 @@ def flash_attention(
 
 
 def _forward(
-    launch: Callable[..., None], q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None
+    launch: Callable[..., None], q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, **tile: Any
 ) -> FlashOutput:
-    """Compute attention by one of the kernels."""
+    """Compute attention by one of the kernels, with its own tile or the one that is given."""
     call = arrays.Call(q=q, k=k, v=v)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     with call:
@@ -108,7 +107,7 @@ def _forward(
         m = call.empty("m", posed.shape_rows)
         l = call.empty("l", posed.shape_rows)
         if m.size > 0:
-            launch(call, posed, o, m, l)
+            launch(call, posed, o, m, l, **tile)
         return FlashOutput(call.result(o), call.result(m), call.result(l))
 
 

@@ -166,7 +166,8 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
     """Return the tile for a problem on this device; None if none fits."""
     width = max(posed.d, posed.d_v)
     limits = device.device_limits()
-    if width <= 64 and posed.heads * -(-posed.n_q // 128) * BLOCKS < limits.multiprocessors:
+    few = posed.heads * -(-posed.n_q // 128) * BLOCKS < limits.multiprocessors
+    if width <= 64 and few and BLOCKS * 4 * _elements(FEW, posed) <= limits.shared_per_block:
         fitting = [FEW, *TILES[64]]
     else:
         fitting = next(tiles for most, tiles in TILES.items() if width <= most)

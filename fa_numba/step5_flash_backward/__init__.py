@@ -68,8 +68,8 @@ def flash_backward(
     run. Small tiles take two kernels, so that no block adds to what another one writes. Wide tiles, in float32 on a GPU
     take one, whose blocks wait for their turn to add to dq; they hold a counter, an int32, for 32 or more queries.
     """
-    chosen = functools.partial(_launch, block_q=block_q, block_k=block_k)
-    return _backward(chosen, do, q, k, v, o, m, l, causal=causal, scale=scale)
+    tile = {"block_q": block_q, "block_k": block_k}
+    return _backward(_launch, do, q, k, v, o, m, l, causal=causal, scale=scale, **tile)
 
 
 def _backward(
@@ -84,8 +84,9 @@ def _backward(
     *,
     causal: bool = False,
     scale: Any = None,
+    **tile: Any,
 ) -> tuple[Any, Any, Any]:
-    """Compute the gradients by some of the kernels."""
+    """Compute the gradients by some of the kernels, with their own tile or the one that is given."""
     call = arrays.Call(do=do, q=q, k=k, v=v, o=o, m=m, l=l)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     for name in ("do", "o"):
@@ -95,7 +96,7 @@ def _backward(
     with call:
         dq, dk, dv = (call.empty(f"d{name}", call.shapes[name]) for name in "qkv")
         if posed.heads * posed.n_q * posed.n_k > 0:
-            launch(call, posed, dq, dk, dv)
+            launch(call, posed, dq, dk, dv, **tile)
         else:  # nobody sees anything
             for gradient in (dq, dk, dv):
                 arrays.fill_with_zeros(gradient, call.stream)
@@ -105,7 +106,7 @@ def _backward(
 def _launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any, block_q: Any, block_k: Any) -> None:
     """Start the fastest kernels that take these inputs."""
     own_tile = (block_q, block_k) != (None, None)
-    if device.SIMULATED or call.dtype != np.float32 or own_tile or wide_tiles.choose_tile(posed) is None:
+    if device.SIMULATED or call.dtype != np.float32 or own_tile or not wide_tiles.takes(posed):
         small_tiles.launch(call, posed, dq, dk, dv, block_q, block_k)
     else:
         wide_tiles.launch(call, posed, dq, dk, dv)

@@ -64,7 +64,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                 m_i, l_i = m[h, i], l[h, i]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
-                s[r, j] = weight(s[r, j], m_i) * inverse
+                p = weight(min(s[r, j], m_i), m_i) * inverse  # what is hidden may be larger than m, and overflow
+                s[r, j] = p if i < n_q else float32(0)  # a key of -inf times padding is NaN
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def to_ds(dp, p_tile, delta, h, first_q, x, y, n_q):
@@ -239,6 +240,13 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
     limit = device.device_limits().shared_per_block
     fitting = next((tiles for most, tiles in TILES.items() if width <= most), ())
     return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limit), None)
+
+
+def takes(posed: problem.Problem) -> bool:
+    """Say whether the kernel is the one for a problem: a tile fits, and its blocks of keys occupy half the device."""
+    tile = choose_tile(posed)
+    multiprocessors = device.device_limits().multiprocessors
+    return tile is not None and 2 * posed.heads_kv * -(-posed.n_k // tile.block_q) >= multiprocessors
 
 
 def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any, tile: Tile | None = None) -> None:
