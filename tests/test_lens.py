@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import simulator_only
-from numba import cuda, float32, float64
+from numba import cuda, float32, float64, int32
 
 from fa_numba import device
 from fa_numba.primitives import load4, part, store4
@@ -376,7 +376,18 @@ def atomic_reader_kernel(x, y):
         y[1] = y[0]
 
 
+@cuda.jit
+def index_kernel(x, y):
+    """What a thread finds before the write is no index."""
+    number = cuda.shared.array(1, int32)
+    t = cuda.threadIdx.x
+    if t == 0:
+        number[0] = 3
+    y[t] = x[number[0]]
+
+
 RACES = {
+    "an index": (lambda: index_kernel, 32, 1, "number"),
     "missing barrier": (lambda: make_reverse(False, False), 64, 1, "tile"),
     "a syncwarp where two warps meet": (lambda: make_reverse(False, True), 64, 1, "tile"),
     "missing syncwarp": (lambda: make_reverse(False, False), 32, 1, "tile"),

@@ -1,14 +1,20 @@
 """``fa_numba.trace``: the report, and the traffic of the steps by closed formulas in the lengths and tile sizes."""
 
+import re
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import simulator_only
 
 import fa_numba
 from fa_numba import device, step2_online_softmax, step3_standard_attention, step4_flash_forward, step5_flash_backward
+from fa_numba.step4_flash_forward import few_queries
 
 if device.SIMULATED:
-    from fa_numba.simulator import shuffled
+    from fa_numba.simulator import RaceError, shuffled
+    from fa_numba.simulator.lens import TracedCuda
 
 pytestmark = simulator_only
 
@@ -194,3 +200,107 @@ def test_blocks_that_take_turns_at_dq_do_not_race(rng):
     q, k, v = normal(rng, 8, 8), normal(rng, 300, 8), normal(rng, 300, 8)
     o, m, l = fa_numba.flash_forward(q, k, v)
     fa_numba.trace(step5_flash_backward.RUNGS["one kernel, 8x8 register tiles"], o, q, k, v, o, m, l)
+
+
+# -- every barrier of every kernel, removed in turn -------------------------------------------------------------
+
+
+def _softmax(rung, n):
+    return lambda rng: (step2_online_softmax.RUNGS[rung], (normal(rng, 2, n),))
+
+
+def _attention(function, n_q, n_k, d):
+    return lambda rng: (function, (normal(rng, n_q, d), normal(rng, n_k, d), normal(rng, n_k, d)))
+
+
+def _backward(rung, n_q, n_k, d):
+    def prepare(rng):
+        q, k, v = normal(rng, n_q, d), normal(rng, n_k, d), normal(rng, n_k, d)
+        o, m, l = fa_numba.flash_forward(q, k, v)
+        return step5_flash_backward.RUNGS[rung], (o, q, k, v, o, m, l)
+
+    return prepare
+
+
+def _few_queries(q, k, v):
+    return step4_flash_forward._forward(few_queries.launch, q, k, v)
+
+
+STANDARD, FORWARD = step3_standard_attention.RUNGS, step4_flash_forward.RUNGS
+CALLS = {  # by module, calls that come to its barriers
+    "step2_online_softmax.py": [
+        _softmax("three passes", 516),
+        _softmax("two passes", 516),
+        _softmax("row in registers", 1100),
+    ],
+    "step3_standard_attention.py": [
+        _attention(STANDARD["4x4 register tiles"], 16, 16, 24),
+        _attention(STANDARD["8x8 register tiles"], 19, 24, 24),
+    ],
+    "step4_flash_forward/one_thread_a_row.py": [_attention(FORWARD["one thread a row"], 19, 70, 8)],
+    "step4_flash_forward/small_tiles.py": [_attention(FORWARD["4x4 register tiles"], 16, 24, 8)],
+    "step4_flash_forward/wide_tiles.py": [_attention(FORWARD["8x8 register tiles"], 19, 70, 8)],
+    "step4_flash_forward/few_queries.py": [_attention(_few_queries, 4, 100, 8)],
+    "step5_flash_backward/small_tiles.py": [_backward("two kernels, 4x4 register tiles", 19, 24, 8)],
+    "step5_flash_backward/wide_tiles.py": [_backward("one kernel, 8x8 register tiles", 40, 140, 8)],
+}
+# The barrier behind block_sum's reads protects scratch from its caller, and no kernel uses scratch again.
+NOT_NEEDED_YET = "    cuda.syncthreads()\n    return l\n"
+STEP_MODULES = ["step1_naive_softmax.py", "step2_online_softmax.py", "step3_standard_attention.py"]
+SLOW = "wide_tiles.py"  # and so tried in one order only
+
+
+def barriers():
+    """Yield module and line of each barrier that a race would follow without."""
+    package = Path(fa_numba.__file__).parent
+    for module in sorted(str(path.relative_to(package)) for path in package.glob("step*/*.py")) + STEP_MODULES:
+        text = (package / module).read_text()
+        skipped = text[: text.index(NOT_NEEDED_YET)].count("\n") + 1 if NOT_NEEDED_YET in text else None
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.match(r"\s*cuda\.sync(threads|warp)\(\)", line) and number != skipped:
+                yield module, number
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Take one barrier out of the source; returns how often threads have passed the gap."""
+
+    def remove(module, number):
+        passed = []
+
+        def is_removed(frame):
+            if frame.f_lineno == number and Path(frame.f_code.co_filename).match(module):
+                passed.append(True)
+                return True
+            return False
+
+        for name in ("syncthreads", "syncwarp"):
+            original = getattr(TracedCuda, name)
+            monkeypatch.setattr(
+                TracedCuda,
+                name,
+                lambda self, *mask, original=original: None if is_removed(sys._getframe(1)) else original(self, *mask),
+            )
+        return passed
+
+    return remove
+
+
+@pytest.mark.parametrize(("module", "number"), list(barriers()))
+def test_a_race_is_named_wherever_a_barrier_is_removed(rng, without, module, number):
+    passed = without(module, number)
+    found = False
+    for prepare in CALLS[module]:
+        function, arguments = prepare(rng)
+        passed.clear()
+        with shuffled(0):
+            try:
+                fa_numba.trace(function, *arguments)
+            except RaceError:
+                found = True
+                break
+        assert not passed
+    assert found
+    for seed in () if module.endswith(SLOW) else (1, 2):
+        with shuffled(seed), pytest.raises(RaceError):
+            fa_numba.trace(function, *arguments)

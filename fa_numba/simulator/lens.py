@@ -161,7 +161,7 @@ class TracedLaunch(Launch):
         self._code_ids: set[int] = set()
         self._log: list[int] = []
         self._moments = Moments(0)
-        self._postponed: UninitializedReadError | None = None
+        self._postponed: Exception | None = None
         for launches in _open:
             launches.append(self)
 
@@ -186,8 +186,8 @@ class TracedLaunch(Launch):
         """Note a fence of the running thread."""
         self._races.fences.fence(self.thread.number, self._moments.epoch)
 
-    def postpone(self, error: UninitializedReadError) -> None:
-        """Keep an error until the block has run to its end: the access that explains it may come later."""
+    def postpone(self, error: Exception) -> None:
+        """Keep an error until the block has come to its end: the access that explains it, a race, may come later."""
         self._postponed = self._postponed or error
 
     def bound(self, function: Callable) -> Callable:
@@ -301,6 +301,12 @@ class TracedLaunch(Launch):
             raise race from fault
         if fault is not None:
             raise fault
+
+    def _thread_body(self, arguments: list[Any]) -> None:
+        try:
+            super()._thread_body(arguments)
+        except Exception as error:
+            self.postpone(error)
 
     def _end_block(self, block_index: Dim3) -> RaceError | None:
         log = np.array(self._log, np.int64).reshape(-1, 3)
