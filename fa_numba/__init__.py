@@ -13,6 +13,7 @@ from fa_numba.step2_online_softmax import block_softmax, online_softmax
 from fa_numba.step3_standard_attention import standard_attention, standard_attention_backward
 from fa_numba.step4_flash_forward import flash_attention, flash_forward
 from fa_numba.step5_flash_backward import flash_backward
+from fa_numba.trace import trace
 
 __version__ = "0.1.0"
 
@@ -27,4 +28,5 @@ __all__ = [
     "online_softmax",
     "standard_attention",
     "standard_attention_backward",
+    "trace",
 ]

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from fa_numba import __version__, device
+from fa_numba import __version__, device, trace_report
 from fa_numba.folder import CannotRun
 
 
@@ -48,6 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     memory = commands.add_parser("memory", help=about, description=f"fa-numba memory: {about}.")
     _add_output(memory)
     memory.set_defaults(action=_memory)
+
+    about = "count what a step's kernels do to memory, on the simulator, and look for races"
+    trace = commands.add_parser("trace", help=about, description=f"fa-numba trace: {about}.")
+    trace.add_argument("step", metavar="STEP", choices=trace_report.STEPS, help=", ".join(trace_report.STEPS))
+    trace.add_argument("--n", type=int, default=64, help="rows of a softmax, or queries and keys (default: 64)")
+    trace.add_argument("--d", type=int, default=16, help="length of a row, or head dim (default: 16)")
+    trace.add_argument("--causal", action="store_true", help="mask the keys after a query (attention)")
+    trace.set_defaults(action=_trace)
 
     about = "execute the notebooks in order; write executed copies and HTML to a folder"
     run = commands.add_parser("run", help=about, description=f"fa-numba run: {about}.")
@@ -110,6 +118,10 @@ def _memory(options: argparse.Namespace) -> int:
 
     memory_report.write(options.output)
     return 0
+
+
+def _trace(options: argparse.Namespace) -> int:
+    return trace_report.report(options.step, options.n, options.d, causal=options.causal)
 
 
 def _where() -> str:

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, is_bundled, run_python, simulator_only
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from fa_numba import __version__, device, flash_forward
+from fa_numba import __version__, device, flash_forward, trace_report
 from fa_numba.__main__ import main
 
 
@@ -294,6 +294,31 @@ def test_memory_says_that_a_file_cannot_be_written(short_memory, tmp_path, capsy
     assert len(printed.err.splitlines()) == 1
 
 
+@simulator_only
+@pytest.mark.parametrize("step", trace_report.STEPS)
+def test_trace_prints_the_report_of_a_step(step, capsys):
+    assert main(["trace", step, "--n", "8", "--d", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "bytes of global memory requested" in printed
+    assert "floating-point operations, " in printed
+
+
+@pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
+def test_trace_runs_on_the_simulator_whatever_the_device():
+    source = "from fa_numba.__main__ import main; raise SystemExit(main(['trace', 'naive_softmax', '--causal']))"
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", CUDA_VISIBLE_DEVICES="")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith("naive_softmax_kernel: 1 blocks of 256 threads")
+
+
+@simulator_only
+@pytest.mark.parametrize("sizes", [["--n", "0"], ["--d", "300"]])
+def test_trace_refuses_sizes_in_one_line(sizes, capsys):
+    assert main(["trace", "flash_forward", *sizes]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fa-numba trace: ")
+
+
 @pytest.mark.parametrize("command", ["check", "memory"])
 @pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
 def test_commands_that_need_the_gpu_that_was_asked_for(command):
@@ -323,6 +348,7 @@ def test_commands_with_limits_that_are_not_known(monkeypatch, capsys, command):
         ["memory", "--help"],
         ["run", "--help"],
         ["bench", "--help"],
+        ["trace", "--help"],
     ],
 )
 def test_help(arguments, capsys):
@@ -332,7 +358,7 @@ def test_help(arguments, capsys):
     assert "usage: fa-numba" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"], ["bench", "build"]])
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--fast"], ["bench", "build"], ["trace", "fly"]])
 def test_unknown_words(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -10,6 +10,7 @@ from fa_numba.simulator.errors import (
     KernelError,
     MisalignedAccessError,
     OutOfBoundsError,
+    RaceError,
     SyncError,
     UninitializedReadError,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "KernelError",
     "MisalignedAccessError",
     "OutOfBoundsError",
+    "RaceError",
     "SimulatedKernel",
     "SyncError",
     "UninitializedReadError",

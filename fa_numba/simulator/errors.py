@@ -35,3 +35,23 @@ class OutOfBoundsError(KernelError, IndexError):
 
 class MisalignedAccessError(KernelError):
     """A 4-wide access at an address that need not be a multiple of 16 bytes. (A GPU stops with an error of its own.)"""
+
+
+class RaceError(KernelError):
+    """Two threads touch one element, one of them writing, with no barrier between them. The lens finds it.
+
+    Attributes
+    ----------
+    lines : tuple of str
+        The source lines of the two accesses; ``line`` is the first, and ``threads`` are both.
+    array : str
+        The array's name in the kernel.
+    index : tuple of int
+        The element's index in it.
+    """
+
+    def __init__(self, message: str, *, lines: tuple[str, str], array: str, index: tuple[int, ...], **place):
+        super().__init__(message, **place)
+        self.lines = lines
+        self.array = array
+        self.index = index

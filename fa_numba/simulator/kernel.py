@@ -14,10 +14,10 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from fa_numba import limits
-from fa_numba.simulator.arrays import KernelArray, address
+from fa_numba.simulator import lens
+from fa_numba.simulator.arrays import address
 from fa_numba.simulator.integers import loaded
 from fa_numba.simulator.launch import Launch
-from fa_numba.simulator.module import KernelCuda
 
 # Options that change how a GPU compiles a kernel, not what it computes.
 _COMPILER_OPTIONS = {
@@ -77,23 +77,26 @@ class SimulatedKernel(FakeCUDAKernel):
             raise RuntimeError(f"{name} was launched from inside the kernel {outer.name}")
         limits.check_launch(self, grid, block, shared, limits.simulated())
         check_shared = functools.partial(limits.check_static_shared, name)
-        launch = Launch(name, self.fn, grid, block, shared, check_shared)
+        launch = lens.launch_class()(name, self.fn, grid, block, shared, check_shared)
+        names = (*self.fn.__code__.co_varnames[: self.fn.__code__.co_argcount], *("argument" for _ in arguments))
         with _one_at_a_time:
             _this_thread.launch = launch
             try:
-                launch.run([_kernel_argument(argument, launch) for argument in arguments], KernelCuda(launch))
+                launch.run(
+                    [_kernel_argument(*each, launch) for each in zip(names, arguments)], lens.cuda_module(launch)
+                )
             finally:
                 del _this_thread.launch
 
 
-def _kernel_argument(argument: Any, launch: Launch) -> Any:
+def _kernel_argument(name: str, argument: Any, launch: Launch) -> Any:
     if isinstance(argument, tuple):
-        parts = [_kernel_argument(each, launch) for each in argument]
+        parts = [_kernel_argument(f"{name}[{i}]", each, launch) for i, each in enumerate(argument)]
         return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
     if isinstance(argument, FakeCUDAArray):
-        return KernelArray(argument._ary, launch, "global", origin=_owner(argument._ary))
+        return launch.array(name, argument._ary, "global", origin=_owner(argument._ary))
     if isinstance(argument, np.ndarray):  # Numba copies it to the device, where it starts at an aligned address
-        return KernelArray(argument, launch, "global", origin=argument)
+        return launch.array(name, argument, "global", origin=argument)
     return loaded(argument)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numba
@@ -134,13 +134,18 @@ class Launch:
         It is a copy with globals of its own. The module's stay as they are, for other threads of the process.
         """
         if function not in self._bound:
-            names = {name: self._stand_in(value) for name, value in function.__globals__.items()}
-            cells = tuple(self._cell_stand_in(cell) for cell in function.__closure__ or ())
-            copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+            code, names = self._code_of(function)
+            cells = dict(zip(function.__code__.co_freevars, map(self._cell_stand_in, function.__closure__ or ())))
+            closure = tuple(cells[name] for name in code.co_freevars)
+            copy = FunctionType(code, names, function.__name__, function.__defaults__, closure)
             copy.__kwdefaults__ = function.__kwdefaults__
             self._bound[function] = copy
-            self._codes.update(source.codes_of(function.__code__))
+            self._codes.update(source.codes_of(code))
         return self._bound[function]
+
+    def _code_of(self, function: Callable) -> tuple[CodeType, dict[str, Any]]:
+        """Return the code that the threads run for a function, and its globals."""
+        return function.__code__, {name: self._stand_in(value) for name, value in function.__globals__.items()}
 
     def _stand_in(self, value: Any) -> Any:
         if isinstance(value, types.Integer):
@@ -167,7 +172,7 @@ class Launch:
         self._static_shared = 0
         self._dynamic_memory = None
         self._scheduler = getcurrent()
-        self._threads = [Thread(number, block_index, index) for number, index in enumerate(self._thread_indices())]
+        self._threads = [self._new_thread(number, block_index, i) for number, i in enumerate(self._thread_indices())]
         try:
             runnable = self._threads
             while runnable:
@@ -177,6 +182,9 @@ class Launch:
             for thread in self._threads:
                 if thread.greenlet is not None and not thread.finished:
                     thread.greenlet.throw()
+
+    def _new_thread(self, number: int, block_index: Dim3, thread_index: Dim3) -> Thread:
+        return Thread(number, block_index, thread_index)
 
     def _thread_indices(self) -> Iterator[Dim3]:
         x_size, y_size, z_size = self.block
@@ -230,10 +238,14 @@ class Launch:
         released = []
         for (number, op, mask, _), group in groups.items():
             if op == "activemask" or len(group) == len(self._lanes(number, mask)):
-                for thread, answer in zip(group, warp.results(op, group)):
-                    thread.answer = answer
+                self._meet(op, group)
                 released += group
         return released
+
+    def _meet(self, op: str, lanes: list[Thread]) -> None:
+        """Give the lanes that have met in a warp operation their answers."""
+        for thread, answer in zip(lanes, warp.results(op, lanes)):
+            thread.answer = answer
 
     def _lanes(self, number: int, mask: int) -> list[Thread]:
         """Return the threads of a warp that the mask names. Lanes past the end of the block do not exist."""
@@ -256,7 +268,8 @@ class Launch:
         if key not in self._shared:
             self._static_shared += count * dtype.itemsize
             self.check_shared(self._static_shared)
-            self._shared[key] = self._new_array(count, shape, dtype, "shared", alignment)
+            data, shadow = _unwritten(count, shape, dtype)
+            self._shared[key] = self.array(key, data, "shared", origin=data, shadow=shadow, alignment=alignment)
         return self._shared[key]
 
     def dynamic_shared_array(self, dtype: np.dtype) -> KernelArray:
@@ -266,16 +279,20 @@ class Launch:
             self._dynamic_memory = raw, np.zeros_like(raw)
         whole = self.dynamic_shared // dtype.itemsize * dtype.itemsize
         raw, written = (memory[:whole] for memory in self._dynamic_memory)
-        return KernelArray(raw.view(dtype), self, "shared", origin=raw, shadow=shadow_view(written, dtype))
+        return self.array(dtype, raw.view(dtype), "shared", origin=raw, shadow=shadow_view(written, dtype))
 
     def local_array(self, count: int, shape: Any, dtype: np.dtype, alignment: int) -> KernelArray:
         """Return a new array of the running thread's own."""
-        return self._new_array(count, shape, dtype, "local", alignment)
+        data, shadow = _unwritten(count, shape, dtype)
+        return KernelArray(data, self, "local", origin=data, shadow=shadow, alignment=alignment)
 
-    def _new_array(self, count: int, shape: Any, dtype: np.dtype, space: str, alignment: int) -> KernelArray:
-        data, shadow = unwritten(count, dtype)
-        shadow = None if shadow is None else shadow.reshape(shape)
-        return KernelArray(data.reshape(shape), self, space, origin=data, shadow=shadow, alignment=alignment)
+    def array(self, key: Any, data: np.ndarray, space: str, **memory: Any) -> KernelArray:
+        """Return what the threads see of global or shared memory.
+
+        ``key`` says which array it is: the name of an argument, the place of a static shared array, and the dtype of
+        dynamic shared memory.
+        """
+        return KernelArray(data, self, space, **memory)
 
     # -- errors -------------------------------------------------------------------------------------------------
 
@@ -326,6 +343,12 @@ class Launch:
         if thread.finished:
             return "already returned"
         return f"in cuda.{thread.waiting.op} at {source.line_of(thread.greenlet.gr_frame, self._codes)}"
+
+
+def _unwritten(count: int, shape: Any, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return a poisoned array and its shadow."""
+    data, shadow = unwritten(count, dtype)
+    return data.reshape(shape), None if shadow is None else shadow.reshape(shape)
 
 
 def _meets(thread: Thread, other: Thread) -> bool:

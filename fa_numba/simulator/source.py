@@ -43,6 +43,11 @@ def position(frame: FrameType) -> tuple:
     return positions[frame.f_lasti // 2] if positions else (frame.f_lineno,)
 
 
+def instruction(frame: FrameType) -> tuple:
+    """Return what stays the same of the instruction where a frame stands, once the interpreter has specialized it."""
+    return position(frame) if _positions(frame.f_code) else (frame.f_lasti,)
+
+
 @functools.lru_cache(maxsize=1024)
 def _positions(code: CodeType) -> tuple:
     return tuple(code.co_positions()) if hasattr(code, "co_positions") else ()  # since Python 3.11
