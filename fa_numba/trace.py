@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fa_numba import device
+from fa_numba import child, device
 
 if TYPE_CHECKING:
     from fa_numba.simulator.lens import TracedLaunch
@@ -214,14 +214,16 @@ class Report:
 def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     """Call a function with the lens on: count what its kernels do to memory, and find races between their threads.
 
-    Without a function, the context manager of the same: ``with trace() as report:``.
+    Without a function, the context manager of the same: ``with trace() as report:``, on the simulator only. With one,
+    it also works where fa_numba computes on a GPU: the call is made in a process of its own, on the simulator.
 
     Parameters
     ----------
     function : callable, optional
-        It launches kernels, as ``fa_numba.flash_forward`` does.
+        It launches kernels, as ``fa_numba.flash_forward`` does. Beside a GPU it must be a function of a module, or a
+        ``functools.partial`` of one, so that the other process can import it.
     *args, **kwargs
-        Its arguments.
+        Its arguments. Beside a GPU they are copied, arrays on a device to NumPy.
 
     Returns
     -------
@@ -233,8 +235,10 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     fa_numba.simulator.RaceError
         If two threads touch an element, one of them writing, with no barrier between them: of the block, or within a
         warp ``syncwarp``, a shuffle or a vote.
+    TypeError
+        Beside a GPU, if the function cannot be imported by name, or an argument cannot be pickled.
     RuntimeError
-        If the simulator is off.
+        If the context manager is used beside a GPU.
 
     Notes
     -----
@@ -242,10 +246,15 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     instead of loading it again. Allocations are taken to start at multiples of 256 bytes, as they do on a GPU. Local
     arrays are a thread's registers and are not counted. A launch that fails has no entry.
     """
-    if not device.SIMULATED:
-        raise RuntimeError("tracing needs the simulator: set FA_NUMBA_DEVICE=simulator before fa_numba is imported")
     if function is None:
+        if not device.SIMULATED:
+            raise RuntimeError(
+                "with trace() needs the simulator in its own process: call trace(function, ...) instead, or set "
+                "FA_NUMBA_DEVICE=simulator before fa_numba is imported"
+            )
         return _traced()
+    if not device.SIMULATED:
+        return child.call(trace, function, *args, **kwargs)
     with _traced() as report:
         report.result = function(*args, **kwargs)
     return report

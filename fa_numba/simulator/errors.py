@@ -1,5 +1,9 @@
 """The simulator's errors. Each names kernel, source line and threads; most stand for what a GPU does in silence."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class KernelError(RuntimeError):
     """A fault inside a kernel.
@@ -19,6 +23,16 @@ class KernelError(RuntimeError):
         self.kernel = kernel
         self.line = line
         self.threads = threads
+
+    def __reduce__(self) -> tuple:
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[KernelError], arguments: tuple, attributes: dict[str, Any]) -> KernelError:
+    """Make an error anew in another process, where pickle would call its type without the keywords that it needs."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
 
 
 class SyncError(KernelError):
