@@ -40,10 +40,11 @@ class LineReport:
         Warp instructions: the k-th accesses of the lanes of a warp are one (see :mod:`fa_numba.simulator.traffic`).
     sectors, used_bytes : int
         Of global memory: the sectors of 32 bytes that the requests fetch, and the bytes that they want of them.
-    ways, conflicts : int
-        Of shared memory: how many words of one bank a request wants at worst, 1 without a conflict; and how many more
-        times than without conflicts the memory had to deliver. A request of 8-byte accesses counts as two halves of a
-        warp, one of 16-byte accesses as four quarters.
+    ways, wavefronts, conflicts : int
+        Of shared memory: how many words of one bank a request wants at worst, 1 without a conflict; how many times the
+        memory had to deliver, one word of each bank at a time; and how many of these there would not be without
+        conflicts. A request of 8-byte accesses counts as two halves of a warp, one of 16-byte accesses as four
+        quarters.
     lanes : tuple of int or None
         Where each lane's access begins in the first request, in bytes behind the start of the memory.
     """
@@ -60,6 +61,7 @@ class LineReport:
     sectors: int
     used_bytes: int
     ways: int
+    wavefronts: int
     conflicts: int
     lanes: tuple[int | None, ...] = field(repr=False)
 
@@ -305,6 +307,7 @@ def _line_report(line: Line) -> LineReport:
         sectors=line.sectors,
         used_bytes=line.used_bytes,
         ways=line.ways,
+        wavefronts=line.wavefronts,
         conflicts=line.wavefronts - line.phases,
         lanes=line.lanes,
     )
