@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,28 @@ class ArrayReport:
 
 
 @dataclass(frozen=True)
+class OperationReport:
+    """What is done at one source line beside accesses.
+
+    Attributes
+    ----------
+    line, calls
+        As in :class:`LineReport`.
+    flops : int
+        Floating-point operations by threads; 0 in a function whose source cannot be found.
+    barriers, shuffles, syncwarps : int
+        As in :class:`KernelReport`.
+    """
+
+    line: str
+    calls: tuple[str, ...]
+    flops: int
+    barriers: int
+    shuffles: int
+    syncwarps: int
+
+
+@dataclass(frozen=True)
 class KernelReport:
     """One launch of a kernel.
 
@@ -122,6 +145,10 @@ class KernelReport:
         In the order in which they were first executed.
     arrays : tuple of ArrayReport
         In the order in which they were first touched.
+    operations : tuple of OperationReport
+        In the order in which their lines were first executed.
+    static_shared, dynamic_shared : int
+        Bytes of shared memory of a block.
     barriers : int
         How often a block met in a barrier, over all blocks.
     shuffles : int
@@ -142,6 +169,9 @@ class KernelReport:
     block: tuple[int, int, int]
     lines: tuple[LineReport, ...]
     arrays: tuple[ArrayReport, ...]
+    operations: tuple[OperationReport, ...]
+    static_shared: int
+    dynamic_shared: int
     barriers: int
     shuffles: int
     syncwarps: int
@@ -185,6 +215,9 @@ class KernelReport:
                 map(_line_row, self.lines),
             ),
         ]
+        if self.operations:
+            head = ("flops", "barriers", "shuffles", "syncwarps", "line")
+            parts.append(_table(head, map(_operation_row, self.operations)))
         return "\n".join(parts[:3]) + "\n\n" + "\n\n".join(parts[3:])
 
     def _arithmetic_words(self) -> str:
@@ -278,16 +311,20 @@ def _report(launch: TracedLaunch) -> KernelReport:
     memories = {line.region.place: [] for line in in_global}
     for line in in_global:
         memories[line.region.place].append(line)
+    operations = tuple(_operation_report(*each) for each in launch.operations_by_line().items())
     return KernelReport(
         kernel=launch.name,
         grid=launch.grid,
         block=launch.block,
         lines=tuple(map(_line_report, lines)),
         arrays=tuple(_array_reports(lines)),
-        barriers=launch.barriers,
-        shuffles=launch.shuffles,
-        syncwarps=launch.meetings["syncwarp"],
-        flops=launch.arithmetic.flops if launch.arithmetic.is_complete else None,
+        operations=operations,
+        static_shared=launch.static_shared,
+        dynamic_shared=launch.dynamic_shared,
+        barriers=sum(each.barriers for each in operations),
+        shuffles=sum(each.shuffles for each in operations),
+        syncwarps=sum(each.syncwarps for each in operations),
+        flops=sum(each.flops for each in operations) if launch.arithmetic.is_complete else None,
         requested=sum(line.nbytes * (2 if _KINDS[line.kind] == "atomic" else 1) for line in in_global),
         footprint=sum(map(_footprint, memories.values())),
     )
@@ -310,6 +347,20 @@ def _line_report(line: Line) -> LineReport:
         wavefronts=line.wavefronts,
         conflicts=line.wavefronts - line.phases,
         lanes=line.lanes,
+    )
+
+
+def _operation_report(lines: tuple[str, ...], counts: Counter[str]) -> OperationReport:
+    def sum_of(prefix: str) -> int:
+        return sum(count for what, count in counts.items() if what.startswith(prefix))
+
+    return OperationReport(
+        line=lines[0],
+        calls=lines[1:],
+        flops=sum_of("flops"),
+        barriers=sum_of("syncthreads"),  # and those that count or vote
+        shuffles=sum_of("shfl"),
+        syncwarps=sum_of("syncwarp"),
     )
 
 
@@ -369,10 +420,19 @@ def _line_row(line: LineReport) -> tuple[str, ...]:
         f"{line.sectors_per_request:.1f}" if is_global else "",
         f"{line.used:.0%}" if is_global else "",
         "" if is_global else str(line.ways),
-        " → ".join(reversed((_place(line.line), *map(_place, line.calls[:-1]), *line.calls[-1:])))
-        if line.calls
-        else line.line,
+        _route(line),
     )
+
+
+def _operation_row(each: OperationReport) -> tuple[str, ...]:
+    numbers = (each.flops, each.barriers, each.shuffles, each.syncwarps)
+    return (*(str(number or "") for number in numbers), _route(each))
+
+
+def _route(each: LineReport | OperationReport) -> str:
+    """Return a line behind those of the calls that led there, with the text of the kernel's own."""
+    *inner, outer = (each.line, *each.calls)
+    return " → ".join((outer, *map(_place, reversed(inner))))
 
 
 def _place(line: str) -> str:

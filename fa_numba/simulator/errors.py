@@ -58,14 +58,26 @@ class RaceError(KernelError):
     ----------
     lines : tuple of str
         The source lines of the two accesses; ``line`` is the first, and ``threads`` are both.
+    kernel_lines : tuple of str
+        The lines of the kernel itself: the same, or where it calls the device functions that have them.
     array : str
         The array's name in the kernel.
     index : tuple of int
         The element's index in it.
     """
 
-    def __init__(self, message: str, *, lines: tuple[str, str], array: str, index: tuple[int, ...], **place):
+    def __init__(
+        self,
+        message: str,
+        *,
+        lines: tuple[str, str],
+        kernel_lines: tuple[str, str],
+        array: str,
+        index: tuple[int, ...],
+        **place: Any,
+    ):
         super().__init__(message, **place)
         self.lines = lines
+        self.kernel_lines = kernel_lines
         self.array = array
         self.index = index
