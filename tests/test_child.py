@@ -72,7 +72,9 @@ def test_errors_of_kernels_keep_what_they_say(kind):
 
 def test_races_keep_what_they_say():
     place = {"kernel": "copy_kernel", "line": "a.py:3", "threads": [(1, 0, 0), (2, 0, 0)]}
-    error = RaceError("what", lines=("a.py:3", "a.py:4"), array="x", index=(5,), **place)
+    error = RaceError(
+        "what", lines=("a.py:3", "a.py:4"), kernel_lines=("b.py:5", "a.py:4"), array="x", index=(5,), **place
+    )
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is RaceError and str(again) == "what" and vars(again) == vars(error)
 
