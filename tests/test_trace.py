@@ -167,6 +167,22 @@ def test_flash_forward_by_lengths_and_tiles(rng, n_q, n_k, d, block_q, block_k):
     assert launch.flops == flash_flops(n_q, n_k, d, block_k) + scaled
 
 
+def test_flash_forward_s_traffic_times_its_shared_memory(rng):
+    """Dao et al. 2022, theorem 2: with M elements of shared memory the traffic R is Θ(N²d²/M).
+
+    With tiles of b by b, R is 2N²d/b + 2Nd + 2N and M is b(3d + b + 16). So R M is at least 6 N²d²; and with b <= d,
+    d >= 16 and 2b <= N at most 16 of it, as R is at most 1.55 times its first term and M at most 5bd.
+    """
+    memory, traffic = [], []
+    for n, d, block in ((64, 32, 8), (64, 32, 16), (64, 32, 32), (64, 16, 16), (128, 16, 16)):
+        q, k, v = (normal(rng, n, d) for _ in range(3))
+        launch = trace_one(fa_numba.flash_forward, q, k, v, block_q=block, block_k=block)
+        memory.append(launch.dynamic_shared // 4)
+        traffic.append(launch.requested // 4)
+        assert 6 <= traffic[-1] * memory[-1] / (n * d) ** 2 <= 16
+    assert memory[2] > 4 * memory[0] and traffic[0] > 2.9 * traffic[2]
+
+
 @pytest.mark.parametrize(("n_q", "n_k", "d"), [(16, 32, 16), (32, 16, 32)])
 def test_the_matrix_products_by_lengths_and_tiles(rng, n_q, n_k, d):
     """C = A B with A of rows by depth and B of depth by columns, by tiles of 16 by 16 elements of C."""
