@@ -43,11 +43,15 @@ from fa_numba.trace import KernelReport, LineReport
 
 Row = dict[str, Any]
 
-# What is measured, by the name it has in the record: as ncu calls it.
+# What is measured, by the name it has in the record: as ncu calls it. The copies are those past the registers, from
+# global to shared memory, which for ncu are neither loads nor stores.
 METRICS = {
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "load_bytes": "smsp__sass_data_bytes_mem_global_op_ld.sum",
+    "copy_requests": "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "copy_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "copy_bytes": "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "store_bytes": "smsp__sass_data_bytes_mem_global_op_st.sum",
@@ -237,8 +241,15 @@ def read_csv(text: str) -> Iterator[dict[str, str]]:
 
 
 def measured(row: dict[str, str]) -> Row:
-    """Return what ncu has measured of one launch, by our names; what it does not know is missing."""
+    """Return what ncu has measured of one launch, by our names; what it does not know is missing.
+
+    To the simulator a copy is a load and a store, so it is counted among both here too.
+    """
     numbers = {name: _number(row.get(metric)) for name, metric in METRICS.items()}
+    for copied in ("requests", "sectors", "bytes"):
+        for name in (f"load_{copied}", f"shared_store_{copied}"):
+            if numbers.get(name) is not None:
+                numbers[name] += numbers[f"copy_{copied}"] or 0
     if all(numbers[name] is not None for name in ("additions", "multiplications", "multiply_adds")):
         numbers["flops"] = numbers["additions"] + numbers["multiplications"] + 2 * numbers["multiply_adds"]
     return {name: number for name, number in numbers.items() if number is not None}

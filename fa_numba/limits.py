@@ -35,6 +35,7 @@ _OPT_IN_SHARED = {
     "10.0": 227 * _KIB,
     "12.0": 99 * _KIB,
 }
+_FIRST_ASYNCHRONOUS = 8.0
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,14 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device has: shared memory in bytes, multiprocessors (the simulator is like one), and launch limits."""
+    """What a device has: shared memory in bytes, multiprocessors (the simulator is like one), and launch limits.
+
+    Its threads can copy to shared memory while they compute (``cp.async``) if it is ``asynchronous``.
+    """
 
     shared_per_block: int
     multiprocessors: int = 1
+    asynchronous: bool = True
     threads_per_block: int = 1024
     block: tuple[int, int, int] = (1024, 1024, 64)
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
@@ -83,7 +88,7 @@ class Limits:
 def of_capability(capability: str) -> Limits:
     """Return the limits of a compute capability such as ``"8.0"``; ValueError if it is not known."""
     _check_capability(capability)
-    return Limits(shared_per_block=_OPT_IN_SHARED[capability])
+    return Limits(shared_per_block=_OPT_IN_SHARED[capability], asynchronous=float(capability) >= _FIRST_ASYNCHRONOUS)
 
 
 def multiprocessor(capability: str) -> Multiprocessor:

@@ -57,6 +57,7 @@ def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, mo
     (folder / "launches.json").write_text(json.dumps([["naive", NAIVE], ["long", NAIVE]]))
     metrics = measure_traffic.METRICS
     values = {metrics["load_sectors"]: "768", metrics["load_bytes"]: "3,072", metrics["dram_read"]: "1024.5"}
+    values |= {metrics["copy_bytes"]: "8", metrics["copy_requests"]: "2", metrics["shared_store_requests"]: "5"}
     values |= {metrics[name]: "100" for name in ("additions", "multiplications", "multiply_adds")}
     launch = (NAIVE, "(256, 1, 1)", "(1, 1, 1)", values)
     write_csv(folder / "ncu.csv", metrics.values(), launch, launch)
@@ -65,9 +66,9 @@ def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, mo
     short, long = recorded.load(folder / "traffic.json").select(section="traffic", kernel=NAIVE)
     assert (short["contestant"], short["grid"], short["block"]) == ("naive", [1, 1, 1], [256, 1, 1])
     assert short["measured"] == long["measured"]
-    assert {"load_sectors": 768, "load_bytes": 3072, "dram_read": 1024.5, "flops": 400}.items() <= short[
-        "measured"
-    ].items()
+    expected = {"load_sectors": 768, "load_bytes": 3080, "copy_bytes": 8, "dram_read": 1024.5, "flops": 400}
+    expected |= {"shared_store_requests": 7}
+    assert expected.items() <= short["measured"].items()
     assert "store_bytes" not in short["measured"] and "counted" not in long
     counted = short["counted"]
     assert (counted["load_requests"], counted["load_sectors"], counted["load_bytes"]) == (24, 768, 3072)

@@ -277,7 +277,6 @@ STANDARD, FORWARD = step3_standard_attention.RUNGS, step4_flash_forward.RUNGS
 FEW = functools.partial(step4_flash_forward._forward, few_queries.launch)
 TWO_WARPS = wide_forward.Tile(64, 2, 8)  # a small tile: with one warp, its shuffles would order what barriers should
 WIDE = functools.partial(FORWARD["8x8 register tiles"], tile=TWO_WARPS)
-ONE_WARP = functools.partial(FORWARD["8x8 register tiles"], tile=wide_forward.Tile(32, 2, 8))
 WIDE_BACKWARD = functools.partial(step5_flash_backward.RUNGS["one kernel, 8x8 register tiles"], tile=TWO_WARPS)
 TWO_KERNELS = step5_flash_backward.RUNGS["two kernels, 4x4 register tiles"]
 CALLS = {  # by module, calls that come to its barriers
@@ -355,7 +354,6 @@ QUICK = [
     (step2_online_softmax, _softmax("two passes", 516, rows=1), (5,)),
     (step3_standard_attention, _attention(STANDARD["4x4 register tiles"], 1, 16, 20), (1, 2)),
     (small_forward, _attention(FORWARD["4x4 register tiles"], 8, 24, 8), (1, 3)),
-    (wide_forward, _attention(ONE_WARP, 8, 8, 8), (3,)),  # a syncwarp
     (few_queries, _attention(FEW, 1, 8, 8), (1,)),
     (small_backward, _backward(TWO_KERNELS, 8, 8, 8), (4,)),
 ]
