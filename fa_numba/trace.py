@@ -274,7 +274,8 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     Returns
     -------
     Report
-        An entry for each launch, in order. What the function returned is its ``result``.
+        An entry for each launch, in order. What the function returned is its ``result``: beside a GPU, with NumPy
+        arrays.
 
     Raises
     ------
