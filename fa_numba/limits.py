@@ -37,6 +37,28 @@ _OPT_IN_SHARED = {
 }
 _FIRST_ASYNCHRONOUS = 8.0
 
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor has room for: warps and blocks at a time, shared memory in bytes, 32-bit registers."""
+
+    warps: int
+    blocks: int
+    shared: int
+    registers: int = 65536
+
+
+_MULTIPROCESSORS = {
+    "7.5": Multiprocessor(warps=32, blocks=16, shared=64 * _KIB),
+    "8.0": Multiprocessor(warps=64, blocks=32, shared=164 * _KIB),
+    "8.6": Multiprocessor(warps=48, blocks=16, shared=100 * _KIB),
+    "8.7": Multiprocessor(warps=48, blocks=16, shared=164 * _KIB),
+    "8.9": Multiprocessor(warps=48, blocks=24, shared=100 * _KIB),
+    "9.0": Multiprocessor(warps=64, blocks=32, shared=228 * _KIB),
+    "10.0": Multiprocessor(warps=64, blocks=32, shared=228 * _KIB),
+    "12.0": Multiprocessor(warps=48, blocks=24, shared=100 * _KIB),
+}
+
 _REMEDIES = {
     "grid": "Put the long axis on x, or loop in the kernel.",
     "block": "Use smaller blocks and more of them.",
@@ -65,9 +87,19 @@ class Limits:
 
 def of_capability(capability: str) -> Limits:
     """Return the limits of a compute capability such as ``"8.0"``; ValueError if it is not known."""
+    _check_capability(capability)
+    return Limits(shared_per_block=_OPT_IN_SHARED[capability], asynchronous=float(capability) >= _FIRST_ASYNCHRONOUS)
+
+
+def multiprocessor(capability: str) -> Multiprocessor:
+    """Return what a multiprocessor of a compute capability has room for; ValueError if it is not known."""
+    _check_capability(capability)
+    return _MULTIPROCESSORS[capability]
+
+
+def _check_capability(capability: str) -> None:
     if capability not in _OPT_IN_SHARED:
         raise ValueError(f"compute capability {capability!r} is not known; known are {', '.join(_OPT_IN_SHARED)}")
-    return Limits(shared_per_block=_OPT_IN_SHARED[capability], asynchronous=float(capability) >= _FIRST_ASYNCHRONOUS)
 
 
 def simulated() -> Limits:
