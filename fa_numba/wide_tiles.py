@@ -16,6 +16,7 @@ from fa_numba.primitives import FULL_MASK, WARP, copy1, copy4, load2, load4, sto
 from fa_numba.tiles import PAD, load_tile
 
 R8 = 8  # rows in a thread's register tile
+PRODUCTS = 16  # that are written out one after another
 PAD_P = 8  # of a row of p, where two rows of threads by four keys share a read of 128 bytes
 
 
@@ -117,7 +118,7 @@ def add_up(s, a, b_four, e, j):
 
 @cuda.jit(device=True, forceinline=True)
 def add_wide_dots(s, a, row, b, x, across, width):
-    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of tiles a and b, for two to four columns j."""
+    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of both tiles, for two to four columns j."""
     four = cuda.local.array((R8, 4), float32)
     stride = width + PAD
     for c in range(0, width, 4):
@@ -201,8 +202,8 @@ def add_eight_products(acc, p_tile, y, down, v, x, across, width, k):
 
 @cuda.jit(device=True, forceinline=True)
 def add_wide_products(acc, p_tile, y, down, v, x, across, length, width):
-    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over the length keys of tile v, a multiple of sixteen."""
-    for k in range(0, length, 16):
+    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over the length keys of tile v, a multiple of PRODUCTS."""
+    for k in range(0, length, PRODUCTS):
         add_eight_products(acc, p_tile, y, down, v, x, across, width, k)
         add_eight_products(acc, p_tile, y, down, v, x, across, width, k + 8)
 
@@ -254,7 +255,7 @@ def wide_row_sum(value, across):
 
 @cuda.jit(device=True, forceinline=True)
 def store_wide_rows(out, acc, b, first, x, across, adds):
-    """out[b, first + r WARP / across, col(c)] = acc[r, c], as far as out reaches; or +=, of rows of whole fours only."""
+    """out[b, first + r WARP / across, col(c)] = acc[r, c], as far as out reaches; or +=, for rows of whole fours."""
     whole = out.shape[2] % 4 == 0  # every row of out starts at a multiple of 16 bytes
     for r in range(R8):
         i = first + r * (WARP // across)

@@ -114,7 +114,7 @@ def forms():
             yield from _forms_of_few_queries((*rows, *numbers, types.int64))
             yield from _wide_forms_of_the_forward((*rows, *numbers, types.int64))
             turns = types.Array(types.int32, 1, "C")
-            yield from _wide_forms_of_the_backward((*rows, matrix, heads, heads, heads, turns, *numbers))
+            yield from _wide_forms_of_the_backward((*rows, matrix, heads, heads, heads, turns, *numbers, types.int64))
 
 
 def _register_tiles(dtype, float32):
@@ -156,31 +156,35 @@ def _wide_forms_of_the_forward(arguments):
     """Each tile for the architectures that choose it; causal, which has all the code that there is without a mask."""
     from fa_numba.step4_flash_forward.wide_tiles import choose_tile, make_wide_flash_forward
 
-    for d, tile, architectures in _chosen_tiles(choose_tile):
-        kernel = make_wide_flash_forward(tile, d, d, True)
+    for d, tile, asynchronous, architectures in _chosen_tiles(choose_tile):
+        kernel = make_wide_flash_forward(tile, d, d, True, asynchronous)
         yield f"wide_flash_forward_kernel {tuple(tile)} d={d} causal=True float32", kernel, arguments, architectures
 
 
 def _wide_forms_of_the_backward(arguments):
     from fa_numba.step5_flash_backward.wide_tiles import choose_tile, make_wide_flash_backward
 
-    for d, tile, architectures in _chosen_tiles(choose_tile):
-        kernel = make_wide_flash_backward(tile, d, d, True)
+    for d, tile, asynchronous, architectures in _chosen_tiles(choose_tile):
+        kernel = make_wide_flash_backward(tile, d, d, True, asynchronous)
         yield f"wide_flash_backward_kernel {tuple(tile)} d={d} causal=True float32", kernel, arguments, architectures
 
 
 def _chosen_tiles(choose_tile):
-    """Yield head dims, tiles, and the architectures that choose them: all for d = 64, those of much memory for 128."""
+    """Yield head dims, tiles, whether copies are asynchronous, and the architectures that choose them.
+
+    All architectures for d = 64, those of much memory for 128.
+    """
     from fa_numba import device, limits, problem
 
     for d, of_interest in ((64, ARCHITECTURES), (128, ("9.0", "10.0"))):
         posed = problem.check({"q": (128, d), "k": (128, d), "v": (128, d)}, False, None)
         chosen = {}
         for architecture in of_interest:
-            with mock.patch.object(device, "device_limits", return_value=limits.of_capability(architecture)):
-                chosen.setdefault(choose_tile(posed), []).append(architecture)
-        for tile, architectures in chosen.items():
-            yield d, tile, architectures
+            found = limits.of_capability(architecture)
+            with mock.patch.object(device, "device_limits", return_value=found):
+                chosen.setdefault((choose_tile(posed), found.asynchronous), []).append(architecture)
+        for (tile, asynchronous), architectures in chosen.items():
+            yield d, tile, asynchronous, architectures
 
 
 def compile_form(name, kernel, arguments, architectures=ARCHITECTURES) -> list[Report]:

@@ -6,7 +6,7 @@ from conftest import simulator_only
 from numba import cuda, float32
 
 from fa_numba import device
-from fa_numba.primitives import load4, part, store4
+from fa_numba.primitives import copy1, copy4, load2, load4, part, store4, wait_for_copies
 
 if device.SIMULATED:
     from fa_numba.simulator import MisalignedAccessError, OutOfBoundsError, UninitializedReadError
@@ -160,3 +160,100 @@ def test_shared_tiles_must_be_aligned_and_written():
         device.launch(unaligned_tile_kernel, 1, 1, np.zeros(1, np.float32))
     with pytest.raises(UninitializedReadError, match=r"half_written_kernel.*not all of them written"):
         device.launch(half_written_kernel, 1, 1, np.zeros(1, np.float32))
+
+
+# -- asynchronous copies --------------------------------------------------------------------------------------------
+
+has_copies = pytest.mark.skipif(not device.device_limits().asynchronous, reason="needs compute capability 8.0")
+
+
+@cuda.jit
+def copy_fours_kernel(x, y):
+    """Reverse the groups of four in a row."""
+    tile = cuda.shared.array(128, float32, alignment=16)
+    i, t = cuda.blockIdx.x, 4 * cuda.threadIdx.x
+    copy4(tile, t, x, (i, t))
+    wait_for_copies()
+    cuda.syncthreads()
+    a = load4(tile, x.shape[1] - 4 - t)
+    store4(y, (i, t), (a[0], a[1], a[2], a[3]))
+
+
+@cuda.jit
+def copy_single_kernel(x, y):
+    """Swap neighbours."""
+    tile = cuda.shared.array(64, float32, alignment=16)
+    t = cuda.threadIdx.x
+    copy1(tile, t ^ 1, x, t)
+    wait_for_copies()
+    cuda.syncthreads()
+    two = load2(tile, t // 2 * 2)
+    y[t] = two[t % 2]
+
+
+@has_copies
+def test_copies_are_there_after_the_wait(rng):
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    y = np.zeros_like(x)
+    device.launch(copy_fours_kernel, 3, 16, x, y)
+    np.testing.assert_array_equal(y, x.reshape(3, 16, 4)[:, ::-1].reshape(3, 64))
+    swapped = np.zeros(64, np.float32)
+    device.launch(copy_single_kernel, 1, 64, x[0], swapped)
+    np.testing.assert_array_equal(swapped, x[0].reshape(32, 2)[:, ::-1].ravel())
+
+
+@cuda.jit
+def no_wait_kernel(x, y):
+    tile = cuda.shared.array(4, float32, alignment=16)
+    for i in range(4):
+        tile[i] = float32(0)
+    copy4(tile, 0, x, 0)
+    y[0] = tile[0]
+
+
+@cuda.jit
+def wait_of_another_kernel(x, y):
+    """Thread 1 waits, but the copy is thread 0's."""
+    tile = cuda.shared.array(4, float32, alignment=16)
+    if cuda.threadIdx.x == 0:
+        copy4(tile, 0, x, 0)
+    else:
+        wait_for_copies()
+    cuda.syncthreads()
+    y[0] = tile[0]
+
+
+@simulator_only
+@pytest.mark.parametrize(("kernel", "threads"), [(no_wait_kernel, 1), (wait_of_another_kernel, 2)])
+def test_without_the_wait_nothing_is_there(kernel, threads):
+    """Not even what was there before."""
+    with pytest.raises(UninitializedReadError, match=kernel.__name__):
+        device.launch(kernel, 1, threads, np.ones(4, np.float32), np.zeros(1, np.float32))
+
+
+@cuda.jit
+def copy_at_kernel(x, y, start):
+    tile = cuda.shared.array(8, float32, alignment=16)
+    copy4(tile, 4 - start, x, start)
+    wait_for_copies()
+    y[0] = load2(tile, start)[0]
+
+
+@simulator_only
+def test_copies_and_pairs_must_be_aligned():
+    with pytest.raises(MisalignedAccessError, match=r"4-wide access at \[2\]"):
+        device.launch(copy_at_kernel, 1, 1, np.zeros(16, np.float32), np.zeros(1, np.float32), 2)
+
+
+@cuda.jit
+def pair_kernel(x, y, start):
+    y[0] = load2(x, start)[1]
+
+
+def test_a_pair_lies_at_a_multiple_of_eight_bytes():
+    x, y = np.arange(16, dtype=np.float32), np.zeros(1, np.float32)
+    device.launch(pair_kernel, 1, 1, x, y, 2)
+    assert y[0] == 3
+    if device.SIMULATED:
+        with pytest.raises(MisalignedAccessError, match=r"2-wide access at \[3\], .* multiple of 8 bytes"):
+            device.launch(pair_kernel, 1, 1, x, y, 3)

@@ -313,8 +313,11 @@ def zeros(shape, dtype=np.float32):
 @pytest.mark.filterwarnings("ignore::fa_numba.device.SlowSimulation")  # nothing is run
 def test_many_heads_go_on_the_first_axis_of_the_grid(launches):
     """CASES A19: the others end at 65,535."""
-    flash_backward(*zeros((4, 2**14, 1, 1)))
+    flash_backward(*zeros((4, 2**14, 1, 1)), block_q=16)
     assert [grid for grid, _ in launches] == [2**14, 2**16, 2**16]  # four warps in a block of the first
+    launches.clear()
+    flash_backward(*zeros((4, 2**14, 1, 1)))
+    assert launches[-1][0] == 2**16
 
 
 @gpu_only

@@ -138,7 +138,7 @@ def test_scores_out_of_the_ordinary(rng):
 
 
 def test_the_ledger(rng):
-    """Beyond inputs and gradients, delta and counters: for each tile of queries, each block of keys, and one for all."""
+    """Beyond inputs and gradients, delta and counters: of each tile of queries, of each block of keys, and one more."""
     q, k, v, do = inputs(rng, ((2, 17, 4), (1, 3, 4), (1, 3, 4)))
     with device.ledger() as memory:
         WIDE(q, k, v, do)
@@ -262,6 +262,7 @@ def test_a_single_tile_of_keys_is_for_small_tiles(monkeypatch, heads, n, takes):
 def test_few_blocks_of_keys_share_their_queries(monkeypatch, launches, heads, n, splits):
     """As many as the device has room for, each with four tiles of queries or more."""
     monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
+    monkeypatch.setattr(device, "warn_if_slow", lambda *_: None)
     monkeypatch.setattr(wide_tiles, "launch_delta", lambda *_: None)
     x, row = np.zeros((heads, n, 64), np.float32), np.zeros((heads, n), np.float32)
     step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row)

@@ -14,6 +14,7 @@ from fa_numba.step4_flash_forward import split_keys
 from fa_numba.tiles import PAD, clear
 from fa_numba.wide_tiles import (
     PAD_P,
+    PRODUCTS,
     R8,
     add_turned_dots,
     add_visible_wide_products,
@@ -192,10 +193,10 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
 def check_tile(tile: Tile, columns: tuple[int, ...]) -> None:
     """Raise ValueError for a tile that a kernel of wide tiles, which takes so many columns, cannot have."""
     whole_warps = tile.across in (8, 16) and tile.block_q > 0 and tile.block_q % (R8 * WARP // tile.across) == 0
-    if tile.columns not in columns or not whole_warps:
+    if tile.columns not in columns or not whole_warps or tile.block_k % PRODUCTS:
         raise ValueError(
-            f"{tile} is no tile: across must be 8 or 16, columns one of {columns}, and block_q a multiple of "
-            f"{R8} * {WARP} / across"
+            f"{tile} is no tile: across must be 8 or 16, columns one of {columns}, columns * across a multiple of "
+            f"{PRODUCTS}, and block_q of {R8} * {WARP} / across"
         )
 
 
