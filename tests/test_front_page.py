@@ -164,7 +164,7 @@ def test_the_picture_draws_what_was_measured(record):
     both = [record.one(section="forward+backward", **ATTENTION, contestant=name) for name in memory.METHODS]
     assert dots == {row["peak_bytes"] for row in both}
     smaller, faster = both[0]["peak_bytes"] / both[1]["peak_bytes"], both[0]["ms"] / both[1]["ms"]
-    assert f"1/{smaller:.0f} of the memory, {faster:.1f} times as fast" in figure.get_suptitle()
+    assert f"1/{smaller:.0f} of standard's memory, {faster:.1f} times as fast" in figure.get_suptitle()
     plt.close(figure)
 
 

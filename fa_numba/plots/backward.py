@@ -192,7 +192,7 @@ def _draw_rates(axes: Axes, rates: dict[str, tuple[float, float]], computing: di
         label = f"{tflops:.1f} TFLOP/s, {ms:.1f} ms"
         if name in computing:
             label += f"\ncomputes {products} products: {computed:.1f}"
-        axes.text(end + 0.5, y, label, va="center", fontsize=10)
+        axes.annotate(label, (end, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10)
     longest = max((tflops for tflops, _ in rates.values()), default=1)
     axes.set(xlabel="TFLOP/s, 5 products counted", xlim=(0, 1.75 * longest), ylim=(len(rates) - 0.5, -0.5))
     axes.set_yticks(range(len(rates)), list(rates))
