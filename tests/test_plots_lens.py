@@ -4,13 +4,14 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import itertools
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from fa_numba import plots
+from fa_numba import plots, work
 from fa_numba.plots import style
 
 LANES = np.arange(32)
@@ -128,3 +129,29 @@ def test_traffic_bars_hold_requested_footprint_and_minimum():
     assert flash == matplotlib.colors.to_rgb(style.FLASH)
     assert axes.lines[0].get_xdata()[0] == 1.5
     assert {" 9 kB", " 4 kB", "inputs and outputs\nonce: 1.5 kB"} <= set(texts(axes))
+
+
+def test_the_roofline_has_each_step_between_its_intensities():
+    steps = {
+        "naive_softmax": (work.Work(4_000_000, 16_000_000, 8_000_000), 0.1),
+        "flash forward": (work.Work(10**12, 10**10, 10**9), 40.0),
+    }
+    (axes,) = plots.roofline(steps, peak=60, bandwidth=4, title="title", of="a made-up GPU").axes
+    roof, *lines = axes.lines
+    assert list(roof.get_ydata()[1:]) == [60, 60]
+    assert roof.get_xdata()[1] == 15
+    assert roof.get_ydata()[0] == 4 * roof.get_xdata()[0]
+    flash, requested, footprint, naive = lines[:4]
+    np.testing.assert_allclose([*flash.get_xdata(), *flash.get_ydata()], [100, 1000, 25, 25])
+    assert (*requested.get_xdata(), *footprint.get_xdata()) == (100, 1000)
+    np.testing.assert_allclose([*naive.get_xdata(), *naive.get_ydata()], [0.25, 0.5, 0.04, 0.04])
+    assert (flash.get_color(), naive.get_color()) == (style.FLASH, style.BLUE)
+    assert set(texts(axes)) == {"4 TB/s", "60 TFLOP/s", "flash forward", "naive_softmax"}
+    assert title(axes) == "a made-up GPU"
+
+
+def test_names_on_the_roofline_stand_apart():
+    steps = {name: (work.Work(10**9, 10**9, 10**8), 1.0) for name in ("standard", "flash", "third")}
+    (axes,) = plots.roofline(steps, peak=60, bandwidth=4, title="title", of="a made-up GPU").axes
+    places = sorted(text.get_position()[1] for text in axes.texts if text.get_text() in steps)
+    assert all(above / below > 1.3 for below, above in itertools.pairwise(places))

@@ -17,6 +17,7 @@ from fa_numba.plots.front import front_page, front_page_text, gains
 from fa_numba.plots.lens import access_maps, lane_sectors, shared_banks, traffic_bars
 from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, rungs, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
+from fa_numba.plots.roofline import roofline
 from fa_numba.plots.softmax import (
     busy_multiprocessors,
     butterfly,
@@ -60,6 +61,7 @@ __all__ = [
     "product_steps",
     "register_tile",
     "requested_traffic",
+    "roofline",
     "rungs",
     "running_softmax",
     "shared_banks",
