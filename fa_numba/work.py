@@ -27,6 +27,10 @@ class Work:
     requested: int
     footprint: int
 
+    def times(self, count: int) -> "Work":
+        """Return the work of so many that are alike: heads, or rows."""
+        return Work(count * self.flops, count * self.requested, count * self.footprint)
+
 
 def standard_forward(n: int, d: int) -> Work:
     """Return the work of standard attention for one head, in the kernels of 8 by 8 register tiles."""

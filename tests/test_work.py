@@ -76,3 +76,7 @@ def test_attention_computes_its_products():
     assert work.flash_forward(64, 16, 16).flops == work.standard_forward(64, 16).flops == 2 * 2 * 64 * 64 * 16
     assert work.standard_backward(64, 16).flops == 4 * 2 * 64 * 64 * 16
     assert work.flash_backward(64, 16, 32).flops == 5 * 2 * 64 * 64 * 16
+
+
+def test_the_work_of_many_heads():
+    assert work.Work(1, 2, 3).times(32) == work.Work(32, 64, 96)
