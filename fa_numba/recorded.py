@@ -33,6 +33,17 @@ The file holds an object of three entries:
         ``us``, ``us_low``, ``us_high``, ``calls``: microseconds a call of a tiny problem, by the host's clock; where
         launches are ours, ``launches`` (a call), ``arrays`` (array arguments, by launch), ``us_launch`` (a launch) and
         ``bare_us`` (as many launches of an empty kernel, by Numba alone).
+    ``traffic``
+        Not by `fa-numba bench`, but by docs/measure_traffic.py, in a record of its own whose provenance has ``ncu``
+        (its version) too. A row for each launch: ``contestant`` (the call), ``kernel``, ``grid``, ``block``,
+        ``measured`` (by ncu; what it does not know is missing) and, where the simulator traced the call too,
+        ``counted``. Both have ``load_requests`` (warp instructions), ``load_sectors`` (of 32 bytes) and ``load_bytes``
+        (that threads asked for) of global memory, ``shared_load_requests``, ``shared_load_wavefronts`` (deliveries) and
+        ``shared_load_conflicts``, the same of ``store``, and ``flops`` (multiply-adds are two). Counted is also the
+        ``footprint``, in bytes; measured are ``additions``, ``multiplications`` and ``multiply_adds``, ``l2_sectors``,
+        ``dram_read`` and ``dram_written`` (bytes, the caches empty at first), ``nanoseconds``, ``registers`` a thread,
+        ``occupancy`` (percent), and how many blocks a multiprocessor can have ``blocks_by_registers``, ``_shared``,
+        ``_warps`` and ``_blocks``.
 """
 
 from __future__ import annotations

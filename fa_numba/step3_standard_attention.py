@@ -360,10 +360,12 @@ def standard_attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: A
     -----
     Dao et al., "FlashAttention" (2022), algorithm 0.
     """
-    return _attend(q, k, v, causal, scale)
+    return _attend(q, k, v, causal=causal, scale=scale)
 
 
-def _attend(q: Any, k: Any, v: Any, causal: bool, scale: Any, wide: bool | None = None) -> StandardOutput:
+def _attend(
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None, wide: bool | None = None
+) -> StandardOutput:
     call = arrays.Call(q=q, k=k, v=v)
     posed = problem.check(call.shapes, causal, scale, call.dtype)
     device.warn_if_slow("standard_attention", device.ACCESSES_PER_PRODUCT * posed.products(TILES[0], TILES[0]))
@@ -379,13 +381,6 @@ def _attend(q: Any, k: Any, v: Any, causal: bool, scale: Any, wide: bool | None 
         # O = P V
         _multiply(call, posed, heads["p"], heads["v"], heads["o"], triangle=1, wide=wide)
         return StandardOutput(call.result(o), call.result(p))
-
-
-def _rung(wide: bool) -> Callable:
-    def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: Any = None) -> StandardOutput:
-        return _attend(q, k, v, causal, scale, wide)
-
-    return attention
 
 
 def standard_attention_backward(
@@ -495,4 +490,7 @@ def _start_rows(call: arrays.Call, posed: problem.Problem, kernel: Any, *matrice
 
 
 # standard_attention with one kernel of products, whatever the size; in float64 there is but the first
-RUNGS: dict[str, Callable] = {"4x4 register tiles": _rung(wide=False), "8x8 register tiles": _rung(wide=True)}
+RUNGS: dict[str, Callable[..., StandardOutput]] = {
+    "4x4 register tiles": functools.partial(_attend, wide=False),
+    "8x8 register tiles": functools.partial(_attend, wide=True),
+}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fa_numba import device
+from fa_numba import child, device
 
 if TYPE_CHECKING:
     from fa_numba.simulator.lens import TracedLaunch
@@ -40,10 +41,11 @@ class LineReport:
         Warp instructions: the k-th accesses of the lanes of a warp are one (see :mod:`fa_numba.simulator.traffic`).
     sectors, used_bytes : int
         Of global memory: the sectors of 32 bytes that the requests fetch, and the bytes that they want of them.
-    ways, conflicts : int
-        Of shared memory: how many words of one bank a request wants at worst, 1 without a conflict; and how many more
-        times than without conflicts the memory had to deliver. A request of 8-byte accesses counts as two halves of a
-        warp, one of 16-byte accesses as four quarters.
+    ways, wavefronts, conflicts : int
+        Of shared memory: how many words of one bank a request wants at worst, 1 without a conflict; how many times the
+        memory had to deliver, one word of each bank at a time; and how many of these there would not be without
+        conflicts. A request of 8-byte accesses counts as two halves of a warp, one of 16-byte accesses as four
+        quarters.
     lanes : tuple of int or None
         Where each lane's access begins in the first request, in bytes behind the start of the memory.
     """
@@ -60,6 +62,7 @@ class LineReport:
     sectors: int
     used_bytes: int
     ways: int
+    wavefronts: int
     conflicts: int
     lanes: tuple[int | None, ...] = field(repr=False)
 
@@ -107,6 +110,28 @@ class ArrayReport:
 
 
 @dataclass(frozen=True)
+class OperationReport:
+    """What is done at one source line beside accesses.
+
+    Attributes
+    ----------
+    line, calls
+        As in :class:`LineReport`.
+    flops : int
+        Floating-point operations by threads; 0 in a function whose source cannot be found.
+    barriers, shuffles, syncwarps : int
+        As in :class:`KernelReport`.
+    """
+
+    line: str
+    calls: tuple[str, ...]
+    flops: int
+    barriers: int
+    shuffles: int
+    syncwarps: int
+
+
+@dataclass(frozen=True)
 class KernelReport:
     """One launch of a kernel.
 
@@ -120,6 +145,10 @@ class KernelReport:
         In the order in which they were first executed.
     arrays : tuple of ArrayReport
         In the order in which they were first touched.
+    operations : tuple of OperationReport
+        In the order in which their lines were first executed.
+    static_shared, dynamic_shared : int
+        Bytes of shared memory of a block.
     barriers : int
         How often a block met in a barrier, over all blocks.
     shuffles : int
@@ -140,6 +169,9 @@ class KernelReport:
     block: tuple[int, int, int]
     lines: tuple[LineReport, ...]
     arrays: tuple[ArrayReport, ...]
+    operations: tuple[OperationReport, ...]
+    static_shared: int
+    dynamic_shared: int
     barriers: int
     shuffles: int
     syncwarps: int
@@ -183,6 +215,9 @@ class KernelReport:
                 map(_line_row, self.lines),
             ),
         ]
+        if self.operations:
+            head = ("flops", "barriers", "shuffles", "syncwarps", "line")
+            parts.append(_table(head, map(_operation_row, self.operations)))
         return "\n".join(parts[:3]) + "\n\n" + "\n\n".join(parts[3:])
 
     def _arithmetic_words(self) -> str:
@@ -214,14 +249,16 @@ class Report:
 def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     """Call a function with the lens on: count what its kernels do to memory, and find races between their threads.
 
-    Without a function, the context manager of the same: ``with trace() as report:``.
+    Without a function, the context manager of the same: ``with trace() as report:``, on the simulator only. With one,
+    it also works where fa_numba computes on a GPU: the call is made in a process of its own, on the simulator.
 
     Parameters
     ----------
     function : callable, optional
-        It launches kernels, as ``fa_numba.flash_forward`` does.
+        It launches kernels, as ``fa_numba.flash_forward`` does. Beside a GPU it must be a function of a module, or a
+        ``functools.partial`` of one, so that the other process can import it.
     *args, **kwargs
-        Its arguments.
+        Its arguments. Beside a GPU they are copied, arrays on a device to NumPy.
 
     Returns
     -------
@@ -233,8 +270,10 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     fa_numba.simulator.RaceError
         If two threads touch an element, one of them writing, with no barrier between them: of the block, or within a
         warp ``syncwarp``, a shuffle or a vote.
+    TypeError
+        Beside a GPU, if the function cannot be imported by name, or an argument cannot be pickled.
     RuntimeError
-        If the simulator is off.
+        If the context manager is used beside a GPU.
 
     Notes
     -----
@@ -242,10 +281,15 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     instead of loading it again. Allocations are taken to start at multiples of 256 bytes, as they do on a GPU. Local
     arrays are a thread's registers and are not counted. A launch that fails has no entry.
     """
-    if not device.SIMULATED:
-        raise RuntimeError("tracing needs the simulator: set FA_NUMBA_DEVICE=simulator before fa_numba is imported")
     if function is None:
+        if not device.SIMULATED:
+            raise RuntimeError(
+                "with trace() needs the simulator in its own process: call trace(function, ...) instead, or set "
+                "FA_NUMBA_DEVICE=simulator before fa_numba is imported"
+            )
         return _traced()
+    if not device.SIMULATED:
+        return child.call(trace, function, *args, **kwargs)
     with _traced() as report:
         report.result = function(*args, **kwargs)
     return report
@@ -267,16 +311,20 @@ def _report(launch: TracedLaunch) -> KernelReport:
     memories = {line.region.place: [] for line in in_global}
     for line in in_global:
         memories[line.region.place].append(line)
+    operations = tuple(_operation_report(*each) for each in launch.operations_by_line().items())
     return KernelReport(
         kernel=launch.name,
         grid=launch.grid,
         block=launch.block,
         lines=tuple(map(_line_report, lines)),
         arrays=tuple(_array_reports(lines)),
-        barriers=launch.barriers,
-        shuffles=launch.shuffles,
-        syncwarps=launch.meetings["syncwarp"],
-        flops=launch.arithmetic.flops if launch.arithmetic.is_complete else None,
+        operations=operations,
+        static_shared=launch.static_shared,
+        dynamic_shared=launch.dynamic_shared,
+        barriers=sum(each.barriers for each in operations),
+        shuffles=sum(each.shuffles for each in operations),
+        syncwarps=sum(each.syncwarps for each in operations),
+        flops=sum(each.flops for each in operations) if launch.arithmetic.is_complete else None,
         requested=sum(line.nbytes * (2 if _KINDS[line.kind] == "atomic" else 1) for line in in_global),
         footprint=sum(map(_footprint, memories.values())),
     )
@@ -296,8 +344,23 @@ def _line_report(line: Line) -> LineReport:
         sectors=line.sectors,
         used_bytes=line.used_bytes,
         ways=line.ways,
+        wavefronts=line.wavefronts,
         conflicts=line.wavefronts - line.phases,
         lanes=line.lanes,
+    )
+
+
+def _operation_report(lines: tuple[str, ...], counts: Counter[str]) -> OperationReport:
+    def sum_of(prefix: str) -> int:
+        return sum(count for what, count in counts.items() if what.startswith(prefix))
+
+    return OperationReport(
+        line=lines[0],
+        calls=lines[1:],
+        flops=sum_of("flops"),
+        barriers=sum_of("syncthreads"),  # and those that count or vote
+        shuffles=sum_of("shfl"),
+        syncwarps=sum_of("syncwarp"),
     )
 
 
@@ -357,10 +420,19 @@ def _line_row(line: LineReport) -> tuple[str, ...]:
         f"{line.sectors_per_request:.1f}" if is_global else "",
         f"{line.used:.0%}" if is_global else "",
         "" if is_global else str(line.ways),
-        " → ".join(reversed((_place(line.line), *map(_place, line.calls[:-1]), *line.calls[-1:])))
-        if line.calls
-        else line.line,
+        _route(line),
     )
+
+
+def _operation_row(each: OperationReport) -> tuple[str, ...]:
+    numbers = (each.flops, each.barriers, each.shuffles, each.syncwarps)
+    return (*(str(number or "") for number in numbers), _route(each))
+
+
+def _route(each: LineReport | OperationReport) -> str:
+    """Return a line behind those of the calls that led there, with the text of the kernel's own."""
+    *inner, outer = (each.line, *each.calls)
+    return " → ".join((outer, *map(_place, reversed(inner))))
 
 
 def _place(line: str) -> str:

@@ -247,6 +247,10 @@ def shuffle_kernel(y):
 def test_shuffles_count_by_warps():
     launch = traced(shuffle_kernel, 64, np.zeros(192), blocks=3)
     assert (launch.shuffles, launch.syncwarps, launch.barriers) == (30, 6, 0)
+    shuffle, wait = launch.operations
+    assert (shuffle.shuffles, shuffle.syncwarps, shuffle.flops) == (30, 0, 5 * 192)
+    assert (wait.shuffles, wait.syncwarps, wait.flops) == (0, 6, 0)
+    assert wait.line.endswith("(cuda.syncwarp())") and wait.calls == ()
 
 
 # -- arithmetic -------------------------------------------------------------------------------------------------
@@ -281,6 +285,17 @@ def test_a_multiply_add_is_two_operations():
     assert launch.flops == 64 * 11
     assert launch.requested == 64 * (6 * 4 + 8) - 64 * 4
     assert launch.intensity == launch.flops / launch.requested
+    flops = {each.line.partition(" ")[2]: each.flops // 64 for each in launch.operations}
+    assert flops == {
+        "(own[i % 2] += x[i] * y[i]  # two)": 2,
+        "(own[0] -= 1  # one, of an integer too)": 1,
+        "(total += own[0]  # three)": 3,
+        "(total /= 2  # one)": 1,
+        "(return factor * value)": 1,
+        "(out[i] = scaled(total) + cuda.fma(x[i], y[i], total)  # four)": 3,
+    }
+    (called,) = [each for each in launch.operations if each.calls]
+    assert called.line.endswith("(return factor * value)") and called.calls[0].endswith("# four)")
     np.testing.assert_array_equal(out, plain)
 
 
@@ -311,108 +326,219 @@ def make_reverse(has_barrier, sync_warp):
     return reverse_kernel
 
 
-@cuda.jit
-def overwriting_kernel(x, y):
-    """Lacks the barrier after the reads."""
-    tile = cuda.shared.array(64, float32)
-    t = cuda.threadIdx.x
-    for k in range(2):
-        tile[t] = x[t] + k
+# Each with its fault, or (is_right) without it.
+
+
+def make_overwriting(is_right):
+    @cuda.jit
+    def overwriting_kernel(x, y):
+        """Lacks the barrier after the reads."""
+        tile = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        for k in range(2):
+            tile[t] = x[t] + k
+            cuda.syncthreads()
+            y[t] += tile[63 - t]
+            if is_right:
+                cuda.syncthreads()
+
+    return overwriting_kernel
+
+
+def make_neighbour(is_right):
+    @cuda.jit
+    def neighbour_kernel(x, y):
+        """Writes into its own row and into the next one's first element."""
+        i = cuda.grid(1)
+        for j in range(2 if is_right else 3):
+            if 2 * i + j < y.shape[0]:
+                y[2 * i + j] = x[i]
+
+    return neighbour_kernel
+
+
+def make_half_mask(is_right):
+    @cuda.jit
+    def half_mask_kernel(x, y):
+        """The mask names half of the lanes, and the other half is read."""
+        tile = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        half = 0xFFFF if t < 16 else 0xFFFF0000
+        cuda.syncwarp(FULL if is_right else half)
+        y[t] = tile[31 - t]
+
+    return half_mask_kernel
+
+
+def make_two_readers(is_right):
+    @cuda.jit
+    def two_readers_kernel(x, y):
+        """B reads, A reads, A writes: the last reader alone would hide B's conflict."""
+        tile = cuda.shared.array(1, float32)
+        t = cuda.threadIdx.x
+        if t == 0:
+            tile[0] = x[0]
         cuda.syncthreads()
-        y[t] += tile[63 - t]
+        y[t] = tile[0]
+        if is_right:
+            cuda.syncthreads()
+        if t == 1:
+            tile[0] = 2
+
+    return two_readers_kernel
 
 
-@cuda.jit
-def neighbour_kernel(x, y):
-    """Writes into its own row and into the next one's first element."""
-    i = cuda.grid(1)
-    for j in range(2):
-        if 2 * i + j < y.shape[0]:
-            y[2 * i + j] = x[i]
-    if 2 * i + 2 < y.shape[0]:
-        y[2 * i + 2] = x[i]
+def make_same_value(is_right):
+    @cuda.jit
+    def same_value_kernel(x, y):
+        i = cuda.grid(1)
+        if i == 0 or not is_right:
+            y[0] = x[0]
+
+    return same_value_kernel
 
 
-@cuda.jit
-def half_mask_kernel(x, y):
-    """The mask names half of the lanes, and the other half is read."""
-    tile = cuda.shared.array(32, float32)
-    t = cuda.threadIdx.x
-    tile[t] = x[t]
-    cuda.syncwarp(0xFFFF if t < 16 else 0xFFFF0000)
-    y[t] = tile[31 - t]
+def make_wide_neighbour(is_right):
+    @cuda.jit
+    def wide_neighbour_kernel(x, y):
+        """Thread 40 reads what the last of the others writes four elements of."""
+        i = cuda.grid(1)
+        if i < 8:
+            store4(y, 4 * i, load4(x, 4 * i))
+        if i == 40:
+            y[33] = y[32 if is_right else 31]
+
+    return wide_neighbour_kernel
 
 
-@cuda.jit
-def two_readers_kernel(x, y):
-    """B reads, A reads, A writes: the last reader alone would hide B's conflict."""
-    tile = cuda.shared.array(1, float32)
-    t = cuda.threadIdx.x
-    if t == 0:
-        tile[0] = x[0]
-    cuda.syncthreads()
-    y[t] = tile[0]
-    if t == 1:
-        tile[0] = 2
+def make_atomic_reader(is_right):
+    @cuda.jit
+    def atomic_reader_kernel(x, y):
+        cuda.atomic.add(y, 0, x[0])
+        if cuda.grid(1) == 5:
+            y[1] = cuda.atomic.add(y, 0, 0) if is_right else y[0]
+
+    return atomic_reader_kernel
 
 
-@cuda.jit
-def same_value_kernel(x, y):
-    y[0] = x[0]
+def make_index(is_right):
+    @cuda.jit
+    def index_kernel(x, y):
+        """What a thread finds before the write is no index."""
+        number = cuda.shared.array(1, int32)
+        t = cuda.threadIdx.x
+        if t == 0:
+            number[0] = 3
+        if is_right:
+            cuda.syncthreads()
+        y[t] = x[number[0]]
+
+    return index_kernel
 
 
-@cuda.jit
-def wide_neighbour_kernel(x, y):
-    i = cuda.grid(1)
-    if i < 8:
-        store4(y, 4 * i, load4(x, 4 * i))
-    y[32] = 0 if i == 40 else y[31]
+def make_small_tile(is_right):
+    size = 64 if is_right else 32
+
+    @cuda.jit
+    def small_tile_kernel(x, y):
+        """The tile has half as many elements as there are threads, and two of them share each."""
+        tile = cuda.shared.array(size, float32)
+        t = cuda.threadIdx.x
+        tile[t % size] = x[t]
+        cuda.syncthreads()
+        y[t] = tile[t % size]
+
+    return small_tile_kernel
 
 
-@cuda.jit
-def atomic_reader_kernel(x, y):
-    cuda.atomic.add(y, 0, x[0])
-    if cuda.grid(1) == 5:
-        y[1] = y[0]
+def make_row_stride(is_right):
+    @cuda.jit
+    def row_stride_kernel(x, y):
+        """Rows of eight elements, seven apart: the last of one is the first of the next."""
+        tile = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        row, column = t // 8, t % 8
+        tile[row * (8 if is_right else 7) + column] = x[t]
+
+    return row_stride_kernel
 
 
-@cuda.jit
-def index_kernel(x, y):
-    """What a thread finds before the write is no index."""
-    number = cuda.shared.array(1, int32)
-    t = cuda.threadIdx.x
-    if t == 0:
-        number[0] = 3
-    y[t] = x[number[0]]
+def make_butterfly(is_right):
+    @cuda.jit
+    def butterfly_kernel(x, y):
+        """A sum over the lanes of a warp through shared memory instead of by shuffles."""
+        tile = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        for shift in (16, 8, 4, 2, 1):
+            if is_right:
+                cuda.syncwarp()
+            value = tile[t] + tile[t ^ shift]
+            if is_right:
+                cuda.syncwarp()
+            tile[t] = value
+        y[t] = value
+
+    return butterfly_kernel
 
 
-RACES = {
-    "an index": (lambda: index_kernel, 32, 1, "number"),
-    "missing barrier": (lambda: make_reverse(False, False), 64, 1, "tile"),
-    "a syncwarp where two warps meet": (lambda: make_reverse(False, True), 64, 1, "tile"),
-    "missing syncwarp": (lambda: make_reverse(False, False), 32, 1, "tile"),
-    "missing second barrier": (lambda: overwriting_kernel, 64, 1, "tile"),
-    "a neighbour's row": (lambda: neighbour_kernel, 32, 1, "y"),
-    "a neighbour's row in another block": (lambda: neighbour_kernel, 1, 32, "y"),
-    "half a mask": (lambda: half_mask_kernel, 32, 1, "tile"),
-    "two readers": (lambda: two_readers_kernel, 2, 1, "tile"),
-    "one result, two writers": (lambda: same_value_kernel, 2, 1, "y"),
-    "one result, two blocks": (lambda: same_value_kernel, 1, 2, "y"),
-    "a part of a vector": (lambda: wide_neighbour_kernel, 64, 1, "y"),
-    "atomic against plain": (lambda: atomic_reader_kernel, 32, 1, "y"),
+def make_waiting(is_right):
+    @cuda.jit
+    def waiting_kernel(x, y):
+        """One warp's barrier is no barrier for the other."""
+        tile = cuda.shared.array(64, float32)
+        t = cuda.threadIdx.x
+        tile[t] = x[t]
+        if is_right:
+            cuda.syncthreads()
+        else:
+            cuda.syncwarp()
+        y[t] = tile[t ^ 32]
+
+    return waiting_kernel
+
+
+RACES = {  # how to make it, threads, blocks, and the array of the race
+    "an index": (make_index, 32, 1, "number"),
+    "missing barrier": (lambda is_right: make_reverse(is_right, False), 64, 1, "tile"),
+    "a syncwarp where two warps meet": (make_waiting, 64, 1, "tile"),
+    "missing syncwarp": (lambda is_right: make_reverse(False, is_right), 32, 1, "tile"),
+    "missing second barrier": (make_overwriting, 64, 1, "tile"),
+    "a neighbour's row": (make_neighbour, 32, 1, "y"),
+    "a neighbour's row in another block": (make_neighbour, 1, 32, "y"),
+    "half a mask": (make_half_mask, 32, 1, "tile"),
+    "two readers": (make_two_readers, 2, 1, "tile"),
+    "one result, two writers": (make_same_value, 2, 1, "y"),
+    "one result, two blocks": (make_same_value, 1, 2, "y"),
+    "a part of a vector": (make_wide_neighbour, 64, 1, "y"),
+    "atomic against plain": (make_atomic_reader, 32, 1, "y"),
+    "a tile too small": (make_small_tile, 64, 1, "tile"),
+    "rows that overlap": (make_row_stride, 64, 1, "tile"),
+    "a butterfly without barriers": (make_butterfly, 32, 1, "tile"),
 }
 
 
 @pytest.mark.parametrize("case", RACES)
 def test_races_are_found_in_every_run(case):
     make, threads, blocks, array = RACES[case]
-    kernel = make()
+    kernel = make(False)
     for seed in SEEDS:
         with shuffled(seed), pytest.raises(RaceError) as caught:
             traced(kernel, threads, np.ones(64, np.float32), np.zeros(64, np.float32), blocks=blocks)
         assert caught.value.array == array
         assert all(line.startswith("test_lens.py:") for line in caught.value.lines)
+        assert caught.value.kernel_lines == caught.value.lines
         assert len(caught.value.threads) == 2
+
+
+@pytest.mark.parametrize("case", RACES)
+def test_no_alarm_without_the_fault(case):
+    make, threads, blocks, _ = RACES[case]
+    kernel = make(True)
+    for seed in SEEDS:
+        with shuffled(seed):
+            traced(kernel, threads, np.ones(64, np.float32), np.zeros(64, np.float32), blocks=blocks)
 
 
 def test_the_error_names_both_lines_both_threads_array_and_index():
@@ -427,7 +553,7 @@ def test_the_error_names_both_lines_both_threads_array_and_index():
     assert error.index == (0,) and error.threads == [(0, 0, 0), (31, 0, 0)] and error.kernel == "reverse_kernel"
     assert error.line == error.lines[0]
     with pytest.raises(RaceError, match=r"two blocks, which no barrier joins touch y\[0\] of global memory"):
-        traced(same_value_kernel, 1, np.ones(1), np.zeros(1), blocks=2)
+        traced(make_same_value(False), 1, np.ones(1), np.zeros(1), blocks=2)
 
 
 @pytest.mark.parametrize(("has_barrier", "sync_warp", "threads"), [(True, False, 64), (False, True, 32)])

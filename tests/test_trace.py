@@ -1,7 +1,9 @@
 """``fa_numba.trace``: the report, and the traffic of the steps by closed formulas in the lengths and tile sizes."""
 
+import functools
+import importlib
+import inspect
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,23 @@ import pytest
 from conftest import simulator_only
 
 import fa_numba
-from fa_numba import device, step2_online_softmax, step3_standard_attention, step4_flash_forward, step5_flash_backward
-from fa_numba.step4_flash_forward import few_queries
+from fa_numba import (
+    barriers,
+    device,
+    step2_online_softmax,
+    step3_standard_attention,
+    step4_flash_forward,
+    step5_flash_backward,
+)
+from fa_numba.barriers import without_barrier
+from fa_numba.step4_flash_forward import few_queries, one_thread_a_row
+from fa_numba.step4_flash_forward import small_tiles as small_forward
+from fa_numba.step4_flash_forward import wide_tiles as wide_forward
+from fa_numba.step5_flash_backward import small_tiles as small_backward
+from fa_numba.step5_flash_backward import wide_tiles as wide_backward
 
 if device.SIMULATED:
     from fa_numba.simulator import RaceError, shuffled
-    from fa_numba.simulator.lens import TracedCuda
 
 pytestmark = simulator_only
 
@@ -35,6 +48,7 @@ def test_a_function_and_a_with_block_say_the_same(rng):
         y = fa_numba.naive_softmax(x)
     np.testing.assert_array_equal(report.result, y)
     assert str(report) == str(within)
+    assert report.launches[0].operations == within.launches[0].operations
     assert report["naive_softmax_kernel"].kernel == "naive_softmax_kernel"
     with pytest.raises(KeyError):
         report["other_kernel"]
@@ -60,6 +74,27 @@ def test_the_table(rng):
     (row,) = [line for line in printed.splitlines() if line.startswith("x ") and " load " in line]
     assert row.split()[:7] == ["x", "global", "load", "256", "8", "16.0", "100%"]
     assert "(load(e[g], x, (i, first + g * width * threads))) → primitives.py:" in row
+
+
+def test_operations_by_source_line(rng):
+    n, d, block = 32, 16, 16
+    launch = trace_one(fa_numba.flash_forward, *(normal(rng, n, d) for _ in range(3)), block_q=block, block_k=block)
+    assert launch.dynamic_shared == 4 * (3 * block * (d + 4) + block * (block + 4)) and launch.static_shared == 0
+    by_text = {}
+    for each in launch.operations:
+        outermost = (each.line, *each.calls)[-1]
+        by_text.setdefault(re.search(r"\((\w+\.?\w*)", outermost).group(1), []).append(each)
+    (dots,), (products,) = by_text["add_dots"], by_text["add_products"]
+    assert dots.flops == products.flops == 2 * n * n * d
+    assert dots.line.startswith("tiles.py:") and dots.line.endswith("(s[r, j] += x[r, e] * y[e])")
+    waits = by_text["cuda.syncthreads"]
+    assert [each.barriers for each in waits] == [(n // block) ** 2] * 3 and all(each.calls == () for each in waits)
+    assert sum(each.shuffles for each in by_text["online_softmax_tile"]) == (n // block) ** 2 * 4 * 2
+    assert sum(each.flops for each in launch.operations) == launch.flops
+    assert sum(each.shuffles for each in launch.operations) == launch.shuffles
+    table = str(launch).rpartition("\n\n")[2]
+    assert table.startswith("flops  barriers  shuffles  syncwarps  line\n")
+    assert re.search(r"^ +4 +small_tiles.py:\d+ \(cuda.syncthreads\(\)\)$", table, re.MULTILINE)
 
 
 # -- the traffic of the steps -----------------------------------------------------------------------------------
@@ -205,101 +240,117 @@ def test_blocks_that_take_turns_at_dq_do_not_race(rng):
 # -- every barrier of every kernel, removed in turn -------------------------------------------------------------
 
 
-def _softmax(rung, n):
-    return lambda rng: (step2_online_softmax.RUNGS[rung], (normal(rng, 2, n),))
+def _softmax(rung, n, rows=2):
+    return lambda rng: (step2_online_softmax.RUNGS[rung], (normal(rng, rows, n),))
 
 
 def _attention(function, n_q, n_k, d):
     return lambda rng: (function, (normal(rng, n_q, d), normal(rng, n_k, d), normal(rng, n_k, d)))
 
 
-def _backward(rung, n_q, n_k, d):
+def _backward(function, n_q, n_k, d):
     def prepare(rng):
         q, k, v = normal(rng, n_q, d), normal(rng, n_k, d), normal(rng, n_k, d)
         o, m, l = fa_numba.flash_forward(q, k, v)
-        return step5_flash_backward.RUNGS[rung], (o, q, k, v, o, m, l)
+        return function, (o, q, k, v, o, m, l)
 
     return prepare
 
 
-def _few_queries(q, k, v):
-    return step4_flash_forward._forward(few_queries.launch, q, k, v)
-
-
 STANDARD, FORWARD = step3_standard_attention.RUNGS, step4_flash_forward.RUNGS
+FEW = functools.partial(step4_flash_forward._forward, few_queries.launch)
+TWO_WARPS = wide_forward.Tile(64, 2, 8)  # a small tile: with one warp, its shuffles would order what barriers should
+WIDE = functools.partial(FORWARD["8x8 register tiles"], tile=TWO_WARPS)
+ONE_WARP = functools.partial(FORWARD["8x8 register tiles"], tile=wide_forward.Tile(32, 2, 8))
+WIDE_BACKWARD = functools.partial(step5_flash_backward.RUNGS["one kernel, 8x8 register tiles"], tile=TWO_WARPS)
+TWO_KERNELS = step5_flash_backward.RUNGS["two kernels, 4x4 register tiles"]
 CALLS = {  # by module, calls that come to its barriers
-    "step2_online_softmax.py": [
+    step2_online_softmax: [
         _softmax("three passes", 516),
         _softmax("two passes", 516),
         _softmax("row in registers", 1100),
     ],
-    "step3_standard_attention.py": [
+    step3_standard_attention: [
         _attention(STANDARD["4x4 register tiles"], 16, 16, 24),
         _attention(STANDARD["8x8 register tiles"], 19, 24, 24),
     ],
-    "step4_flash_forward/one_thread_a_row.py": [_attention(FORWARD["one thread a row"], 19, 70, 8)],
-    "step4_flash_forward/small_tiles.py": [_attention(FORWARD["4x4 register tiles"], 16, 24, 8)],
-    "step4_flash_forward/few_queries.py": [_attention(_few_queries, 4, 100, 8)],
-    "step5_flash_backward/small_tiles.py": [_backward("two kernels, 4x4 register tiles", 19, 24, 8)],
+    one_thread_a_row: [_attention(FORWARD["one thread a row"], 19, 70, 8)],
+    small_forward: [_attention(FORWARD["4x4 register tiles"], 16, 24, 8)],
+    wide_forward: [_attention(WIDE, 16, 40, 8)],
+    few_queries: [_attention(FEW, 4, 100, 8)],
+    small_backward: [_backward(TWO_KERNELS, 19, 24, 8)],
+    wide_backward: [_backward(WIDE_BACKWARD, 8, 65, 8)],
 }
 # The barrier behind block_sum's reads protects scratch from its caller, and no kernel uses scratch again.
 NOT_NEEDED_YET = "    cuda.syncthreads()\n    return l\n"
-STEP_MODULES = ["step1_naive_softmax.py", "step2_online_softmax.py", "step3_standard_attention.py"]
-SLOW = "wide_tiles.py"  # these take minutes: they are traced above, with all their barriers
 
 
-def barriers():
-    """Yield module and line of each barrier that a race would follow without."""
+def all_barriers():
+    """Return each barrier that a race would follow without, by the module's name without the package's."""
     package = Path(fa_numba.__file__).parent
-    for module in sorted(str(path.relative_to(package)) for path in package.glob("step*/*.py")) + STEP_MODULES:
-        if module.endswith(SLOW):
-            continue
-        text = (package / module).read_text()
-        skipped = text[: text.index(NOT_NEEDED_YET)].count("\n") + 1 if NOT_NEEDED_YET in text else None
-        for number, line in enumerate(text.splitlines(), 1):
-            if re.match(r"\s*cuda\.sync(threads|warp)\(\)", line) and number != skipped:
-                yield module, number
+    files = [*package.glob("step*.py"), *package.glob("step*/*.py")]
+    names = {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__") for path in files}
+    modules = {name: importlib.import_module(f"fa_numba.{name}") for name in sorted(names)}
+    return [
+        (name, number)
+        for name, module in modules.items()
+        for number, line in enumerate(barriers.lines_of(module), 1)
+        if not inspect.getsource(module).split("\n", line - 1)[-1].startswith(NOT_NEEDED_YET)
+    ]
 
 
-@pytest.fixture
-def without(monkeypatch):
-    """Take one barrier out of the source; returns how often threads have passed the gap."""
-
-    def remove(module, number):
-        passed = []
-
-        def is_removed(frame):
-            if frame.f_lineno == number and Path(frame.f_code.co_filename).match(module):
-                passed.append(True)
-                return True
-            return False
-
-        for name in ("syncthreads", "syncwarp"):
-            original = getattr(TracedCuda, name)
-            monkeypatch.setattr(
-                TracedCuda,
-                name,
-                lambda self, *mask, original=original: None if is_removed(sys._getframe(1)) else original(self, *mask),
-            )
-        return passed
-
-    return remove
+def passes(report, module, number):
+    """Say whether a kernel has come to a barrier."""
+    place = f"{Path(module.__file__).name}:{barriers.lines_of(module)[number - 1]} "
+    operations = [each for launch in report.launches for each in launch.operations]
+    return any(each.line.startswith(place) and each.barriers + each.syncwarps for each in operations)
 
 
-@pytest.mark.parametrize(("module", "number"), list(barriers()))
-def test_a_race_is_named_wherever_a_barrier_is_removed(rng, without, module, number):
-    passed = without(module, number)
-    found = False
-    for prepare in CALLS[module]:
-        function, arguments = prepare(rng)
-        passed.clear()
-        with shuffled(0):
-            try:
-                fa_numba.trace(function, *arguments)
-            except RaceError:
-                found = True
-                break
-        assert not passed
-    assert found
-    with shuffled(1), pytest.raises(RaceError):
-        fa_numba.trace(function, *arguments)
+@functools.cache
+def intact(module):
+    """Return, for each call of a module, its function and arguments, and its report with all barriers there."""
+    prepared = [prepare(np.random.default_rng(20)) for prepare in CALLS[module]]
+    return [(each, fa_numba.trace(each[0], *each[1])) for each in prepared]
+
+
+def race_without(module, number, prepared, seed):
+    """Return the race that a call has without a barrier; None if there is none."""
+    function, arguments = prepared
+    with shuffled(seed):
+        try:
+            fa_numba.trace(without_barrier(function, module, number), *arguments)
+        except RaceError as race:
+            return race
+    return None
+
+
+@pytest.mark.parametrize(("name", "number"), all_barriers())
+def test_a_race_is_named_wherever_a_barrier_is_removed(name, number):
+    module = importlib.import_module(f"fa_numba.{name}")
+    prepared = next(prepared for prepared, report in intact(module) if passes(report, module, number))
+    race = race_without(module, number, prepared, seed=0)
+    assert race is not None and all(line.endswith(")") for line in race.kernel_lines)
+    assert race_without(module, number, prepared, seed=1) is not None
+
+
+# Quick calls, and barriers that they come to: before reads of what is written, and before writes over what is read.
+QUICK = [
+    (step2_online_softmax, _softmax("three passes", 516, rows=1), (1, 2, 3)),
+    (step2_online_softmax, _softmax("two passes", 516, rows=1), (5,)),
+    (step3_standard_attention, _attention(STANDARD["4x4 register tiles"], 1, 16, 20), (1, 2)),
+    (small_forward, _attention(FORWARD["4x4 register tiles"], 8, 24, 8), (1, 3)),
+    (wide_forward, _attention(ONE_WARP, 8, 8, 8), (3,)),  # a syncwarp
+    (few_queries, _attention(FEW, 1, 8, 8), (1,)),
+    (small_backward, _backward(TWO_KERNELS, 8, 8, 8), (4,)),
+]
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize(("module", "prepare", "numbers"), QUICK)
+def test_the_order_of_the_threads_makes_no_difference(rng, module, prepare, numbers):
+    prepared = prepare(rng)
+    for seed in SEEDS:
+        with shuffled(seed):
+            fa_numba.trace(prepared[0], *prepared[1])
+        for number in numbers:
+            assert race_without(module, number, prepared, seed) is not None, number

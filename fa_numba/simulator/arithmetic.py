@@ -1,8 +1,9 @@
 """Floating-point operations, counted: a kernel's function compiled anew, with a call around each operation.
 
 Kernels compute with plain NumPy numbers, which count nothing. So the traced launch runs a copy of the function, made
-from its syntax tree, in which ``a * b`` reads ``flop(a * b)`` and ``s[i] += x`` reads ``add_to(s, i, add, x)``. Lines
-stay where they are, results are the same bits, and an untraced launch knows nothing of it.
+from its syntax tree, in which ``a * b`` on line 7 reads ``flop(7, a * b)`` and ``s[i] += x`` reads
+``add_to(7, s, i, add, x)``. Lines stay where they are, results are the same bits, and an untraced launch knows nothing
+of it.
 
 What counts is +, -, *, / and the like with a floating-point result, so a multiply-add counts as two. Signs,
 comparisons, ``max`` and the functions of ``math`` do not count.
@@ -16,6 +17,7 @@ import functools
 import inspect
 import operator
 import textwrap
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -37,41 +39,46 @@ _FLOATS = (float, np.floating)
 class Arithmetic:
     """The counter of a launch.
 
+    Parameters
+    ----------
+    add : callable
+        Given code, line and number: counts so many operations of the running thread.
+
     Attributes
     ----------
-    flops : int
-        Operations so far.
     is_complete : bool
         Whether the source of every function was found.
     """
 
-    def __init__(self):
-        self.flops = 0
+    def __init__(self, add: Callable[[CodeType, int, int], None]):
+        self._add = add
         self.is_complete = True
 
-    def names(self) -> dict[str, Any]:
-        """Return what counting functions need among their globals; names with a dot, which no source can have."""
-        functions = {f"lens.{name}": getattr(operator, name) for name in _OPERATORS.values()}
-        return {"lens.flop": self._flop, "lens.add_to": self._add_to, **functions}
+    def counting(self, code: CodeType) -> tuple[CodeType, dict[str, Any]]:
+        """Return a function's code with its operations counted, and what it needs among its globals.
 
-    def counting(self, code: CodeType) -> CodeType:
-        """Return a function's code with its operations counted; as it is if its source cannot be found."""
+        The code as it is, and nothing, if its source cannot be found.
+        """
         counting = counting_code(code)
         if counting is None:
             self.is_complete = False
-        return counting or code
+            return code, {}
+        return counting, self._names(counting)
 
-    def add(self, operations: int) -> None:
-        """Count operations that the source writes as a call."""
-        self.flops += operations
+    def _names(self, code: CodeType) -> dict[str, Any]:
+        """Return the counting functions by names with a dot, which no source can have."""
+        add = self._add
 
-    def _flop(self, result: Any) -> Any:
-        if isinstance(result, _FLOATS):
-            self.flops += 1
-        return result
+        def flop(line: int, result: Any) -> Any:
+            if isinstance(result, _FLOATS):
+                add(code, line, 1)
+            return result
 
-    def _add_to(self, array: Any, index: Any, operation: Any, value: Any) -> None:
-        array[index] = self._flop(operation(array[index], value))
+        def add_to(line: int, array: Any, index: Any, operation: Any, value: Any) -> None:
+            array[index] = flop(line, operation(array[index], value))
+
+        functions = {f"lens.{name}": getattr(operator, name) for name in _OPERATORS.values()}
+        return {"lens.flop": flop, "lens.add_to": add_to, **functions}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -85,8 +92,8 @@ def counting_code(code: CodeType) -> CodeType | None:
     if len(tree.body) != 1 or not isinstance(function, ast.FunctionDef) or function.name != code.co_name:
         return None
     function.decorator_list = []
-    function.body = [_Counting().visit(statement) for statement in function.body]
     ast.increment_lineno(tree, code.co_firstlineno - 1)
+    function.body = [_Counting().visit(statement) for statement in function.body]
     tree.body = [_enclosing(function, code.co_freevars)]
     flags = code.co_flags & _FUTURES
     module = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", flags=flags, dont_inherit=True)
@@ -127,4 +134,5 @@ class _Counting(ast.NodeTransformer):
 
 def _call(name: str, arguments: list[ast.expr], place: ast.AST) -> ast.Call:
     function = ast.copy_location(ast.Name(name, ast.Load()), place)
-    return ast.copy_location(ast.Call(function, arguments, []), place)
+    line = ast.copy_location(ast.Constant(place.lineno), place)
+    return ast.copy_location(ast.Call(function, [line, *arguments], []), place)

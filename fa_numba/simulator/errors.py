@@ -1,5 +1,9 @@
 """The simulator's errors. Each names kernel, source line and threads; most stand for what a GPU does in silence."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class KernelError(RuntimeError):
     """A fault inside a kernel.
@@ -19,6 +23,16 @@ class KernelError(RuntimeError):
         self.kernel = kernel
         self.line = line
         self.threads = threads
+
+    def __reduce__(self) -> tuple:
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[KernelError], arguments: tuple, attributes: dict[str, Any]) -> KernelError:
+    """Make an error anew in another process, where pickle would call its type without the keywords that it needs."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
 
 
 class SyncError(KernelError):
@@ -44,14 +58,26 @@ class RaceError(KernelError):
     ----------
     lines : tuple of str
         The source lines of the two accesses; ``line`` is the first, and ``threads`` are both.
+    kernel_lines : tuple of str
+        The lines of the kernel itself: the same, or where it calls the device functions that have them.
     array : str
         The array's name in the kernel.
     index : tuple of int
         The element's index in it.
     """
 
-    def __init__(self, message: str, *, lines: tuple[str, str], array: str, index: tuple[int, ...], **place):
+    def __init__(
+        self,
+        message: str,
+        *,
+        lines: tuple[str, str],
+        kernel_lines: tuple[str, str],
+        array: str,
+        index: tuple[int, ...],
+        **place: Any,
+    ):
         super().__init__(message, **place)
         self.lines = lines
+        self.kernel_lines = kernel_lines
         self.array = array
         self.index = index

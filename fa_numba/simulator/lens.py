@@ -22,10 +22,12 @@ from fa_numba.simulator.arithmetic import Arithmetic
 from fa_numba.simulator.arrays import KernelArray
 from fa_numba.simulator.errors import RaceError, UninitializedReadError
 from fa_numba.simulator.integers import loaded
-from fa_numba.simulator.launch import BLOCK_OPS, Launch, Thread
+from fa_numba.simulator.launch import Launch, Thread
 from fa_numba.simulator.module import KernelCuda
 from fa_numba.simulator.races import Moments, Races
 from fa_numba.simulator.traffic import ATOMIC, LOAD, STORE, Block, Region, Site, Traffic
+
+FLOPS = "flops"  # beside the names of barriers and warp operations
 
 _open: list[list[TracedLaunch]] = []
 
@@ -139,10 +141,14 @@ class TracedLaunch(Launch):
     ----------
     traffic : Traffic
         What the accesses of the blocks so far add up to.
-    meetings : collections.Counter
-        How often a block met in a barrier, and a warp in an operation, by the operation's name.
+    operations : collections.Counter
+        How often what was done where: floating-point operations (``FLOPS``) by threads, barriers by blocks and warp
+        operations by warps, by their names. The keys are the path of calls, the function's code by number, the line,
+        and what it is; :meth:`lines` makes lines of them.
     arithmetic : Arithmetic
-        The count of floating-point operations.
+        What counts floating-point operations.
+    static_shared : int
+        The bytes of static shared memory of a block: of the block that has most.
     has_ended : bool
         Whether all blocks have run to their end.
     """
@@ -150,15 +156,17 @@ class TracedLaunch(Launch):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         self.traffic = Traffic()
-        self.meetings: Counter[str] = Counter()
-        self.arithmetic = Arithmetic()
+        self.operations: Counter[tuple[int, int, int, str]] = Counter()
+        self.arithmetic = Arithmetic(self.count_flops)
+        self.static_shared = 0
         self.has_ended = False
         self._races = Races(self)
         self._regions: dict[tuple, Region] = {}
         self._sites: dict[tuple, int] = {}
         self._paths: dict[tuple, int] = {}
+        self._calls: list[tuple[str, ...]] = [()]  # by path
         self._entries: dict[Callable, Callable] = {}
-        self._code_ids: set[int] = set()
+        self._code_by_id: dict[int, CodeType] = {}
         self._log: list[int] = []
         self._moments = Moments(0)
         self._postponed: Exception | None = None
@@ -186,6 +194,10 @@ class TracedLaunch(Launch):
         """Note a fence of the running thread."""
         self._races.fences.fence(self.thread.number, self._moments.epoch)
 
+    def count_flops(self, code: CodeType, line: int, number: int) -> None:
+        """Count floating-point operations of the running thread."""
+        self.operations[self.thread.path, id(code), line, FLOPS] += number
+
     def postpone(self, error: Exception) -> None:
         """Keep an error until the block has come to its end: the access that explains it, a race, may come later."""
         self._postponed = self._postponed or error
@@ -194,13 +206,14 @@ class TracedLaunch(Launch):
         """Return a function as the threads call it; a device function notes by which call it was entered."""
         if function not in self._entries:
             copy = super().bound(function)
-            self._code_ids.update(id(code) for code in source.codes_of(copy.__code__))
+            self._code_by_id.update((id(code), code) for code in source.codes_of(copy.__code__))
             self._entries[function] = copy if function is self.function else self._noting(copy)
         return self._entries[function]
 
     def _code_of(self, function: Callable) -> tuple[CodeType, dict[str, Any]]:
         code, names = super()._code_of(function)
-        return self.arithmetic.counting(code), {**names, **self.arithmetic.names()}
+        counting, counters = self.arithmetic.counting(code)
+        return counting, {**names, **counters}
 
     def _noting(self, function: Callable) -> Callable:
         def enter(*arguments: Any, **named: Any) -> Any:
@@ -218,12 +231,14 @@ class TracedLaunch(Launch):
 
     def _path(self, outer: int, frame: FrameType, function: Callable) -> int:
         call = (outer, id(frame.f_code), source.instruction(frame), function)
-        number = self._paths.setdefault(call, len(self._paths) + 1)
-        self._paths[outer, id(frame.f_code), frame.f_lasti, function] = number
-        return number
+        if call not in self._paths:
+            self._paths[call] = len(self._calls)
+            self._calls.append((source.line_of(frame, self._codes), *self._calls[outer]))
+        self._paths[outer, id(frame.f_code), frame.f_lasti, function] = self._paths[call]
+        return self._paths[call]
 
     def _kernel_frame(self, frame: FrameType) -> FrameType:
-        while id(frame.f_code) not in self._code_ids:
+        while id(frame.f_code) not in self._code_by_id:
             frame = frame.f_back
         return frame
 
@@ -237,7 +252,7 @@ class TracedLaunch(Launch):
     def _new_site(self, region: Region, kind: int, size: int, frame: FrameType | None) -> int:
         frames = []
         while frame is not None:
-            if id(frame.f_code) in self._code_ids:
+            if id(frame.f_code) in self._code_by_id:
                 frames.append(frame)
             frame = frame.f_back
         if region.name is None:
@@ -312,29 +327,34 @@ class TracedLaunch(Launch):
         log = np.array(self._log, np.int64).reshape(-1, 3)
         block = Block(tuple(block_index), *log.T, self._moments)
         self.traffic.add(block)
+        self.static_shared = max(self.static_shared, self._static_shared)
         return self._races.search(block)
 
     def _meet(self, op: str, lanes: list[TracedThread]) -> None:
+        self._count_meeting(op, lanes[0])
         super()._meet(op, lanes)
-        self.meetings[op] += 1
         if op != "activemask":  # orders nothing
             self._moments.after_warp_op(lanes)
 
     def _release_block(self, waiting: list[TracedThread]) -> None:
-        op = waiting[0].waiting.op
         super()._release_block(waiting)
-        self.meetings[op] += 1
+        self._count_meeting(waiting[0].waiting.op, waiting[0])
         self._moments.after_barrier(waiting)
 
-    @property
-    def barriers(self) -> int:
-        """How often a block met in a barrier."""
-        return sum(count for op, count in self.meetings.items() if op in BLOCK_OPS)
+    def _count_meeting(self, op: str, thread: TracedThread) -> None:
+        frame = self._kernel_frame(thread.greenlet.gr_frame)
+        self.operations[thread.path, id(frame.f_code), frame.f_lineno, op] += 1
 
-    @property
-    def shuffles(self) -> int:
-        """How many shuffles the warps executed."""
-        return sum(count for op, count in self.meetings.items() if op.startswith("shfl"))
+    def operations_by_line(self) -> dict[tuple[str, ...], Counter[str]]:
+        """Return the operations of each source line, in the order in which the lines were first executed.
+
+        A line is told apart by those of the calls that led there, which follow it in the key.
+        """
+        by_line: dict[tuple[str, ...], Counter[str]] = {}
+        for (path, code, line, what), count in self.operations.items():
+            lines = (source.text_of(self._code_by_id[code], line), *self._calls[path])
+            by_line.setdefault(lines, Counter())[what] += count
+        return by_line
 
 
 def _name_in(frames: list[FrameType], region: Region) -> str:
@@ -371,7 +391,8 @@ class TracedCuda(KernelCuda):
         self._atomic = _TracedAtomics()
 
     def fma(self, a, b, c):
-        self._launch.arithmetic.add(2)
+        frame = sys._getframe(1)
+        self._launch.count_flops(frame.f_code, frame.f_lineno, 2)
         return super().fma(a, b, c)
 
     def threadfence(self):

@@ -171,13 +171,16 @@ class Races:
             line=first.site.lines[0],
             threads=[self._thread_index(each) for each in (first, second)],
             lines=(first.site.lines[0], second.site.lines[0]),
+            kernel_lines=(first.site.lines[-1], second.site.lines[-1]),
             array=region.name,
             index=index,
         )
 
     def _words(self, access: _Access) -> str:
         verb = _VERBS.get(access.site.kind, "writes")
-        return f"thread {self._thread_index(access)} of block {access.block} {verb} it at {access.site.lines[0]}"
+        line, *calls = access.site.lines
+        called = f", called at {calls[-1]}" if calls else ""
+        return f"thread {self._thread_index(access)} of block {access.block} {verb} it at {line}{called}"
 
     def _thread_index(self, access: _Access) -> tuple[int, int, int]:
         x, y, _ = self._launch.block

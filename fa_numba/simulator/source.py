@@ -3,11 +3,14 @@
 Kernel code is told by its code objects, which a launch collects as it enters functions; never by file names.
 """
 
+from __future__ import annotations
+
 import functools
 import linecache
 import os
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 Codes = set[CodeType]
 
@@ -58,7 +61,8 @@ def raising_line(traceback: TracebackType | None, codes: Codes) -> str | None:
     line = None
     while traceback is not None:
         if traceback.tb_frame.f_code in codes:
-            line = _format(traceback.tb_frame, traceback.tb_lineno)
+            frame = traceback.tb_frame
+            line = text_of(frame.f_code, traceback.tb_lineno, frame.f_globals)
         traceback = traceback.tb_next
     return line
 
@@ -66,15 +70,16 @@ def raising_line(traceback: TracebackType | None, codes: Codes) -> str | None:
 def line_of(frame: FrameType | None, codes: Codes) -> str:
     """Name the kernel line that a frame is inside: ``file.py:24 (the source text)``."""
     frame = kernel_frame(frame, codes)
-    return _format(frame, frame.f_lineno) if frame else "an unknown line"
+    return text_of(frame.f_code, frame.f_lineno, frame.f_globals) if frame else "an unknown line"
 
 
-def _format(frame: FrameType, number: int) -> str:
-    filename = frame.f_code.co_filename
-    text = linecache.getline(filename, number, frame.f_globals).strip()
+def text_of(code: CodeType, number: int, names: dict[str, Any] | None = None) -> str:
+    """Name a line of a function: ``file.py:24 (the source text)``. ``names`` are its globals, if they are at hand."""
+    filename = code.co_filename
+    text = linecache.getline(filename, number, names).strip()
     # A notebook cell has a file name that differs from run to run: count from its start instead.
     if filename.endswith(".py") and "ipykernel" not in filename:
         place = f"{os.path.basename(filename)}:{number}"
     else:
-        place = f"line {number} where {frame.f_code.co_name} is defined"
+        place = f"line {number} where {code.co_name} is defined"
     return f"{place} ({text})" if text else place

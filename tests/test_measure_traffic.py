@@ -1,0 +1,122 @@
+"""``docs/measure_traffic.py``: what ncu wrote, read and set beside what the simulator counts."""
+
+import csv
+import functools
+import importlib.util
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, simulator_only
+
+import fa_numba
+from fa_numba import recorded
+
+
+@pytest.fixture
+def measure_traffic(monkeypatch):
+    spec = importlib.util.spec_from_file_location("measure_traffic", ROOT / "docs" / "measure_traffic.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # where its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def normal(*shape):
+    return (np.random.default_rng(0).standard_normal(shape, np.float32),)
+
+
+def write_csv(path, metrics, *launches):
+    """Write as ncu does: lines of its own, the head, a row of units, a row for each launch."""
+    with path.open("w", newline="") as file:
+        file.write("==PROF== Connected to process 12\n")
+        table = csv.writer(file, quoting=csv.QUOTE_ALL)
+        table.writerow(["ID", "Kernel Name", "Block Size", "Grid Size", *metrics])
+        table.writerow([""] * 4 + ["byte"] * len(metrics))
+        for number, (kernel, block, grid, values) in enumerate(launches):
+            name = f"cudapy::fa_numba::{kernel}[abi:v1](Array<float, 2, C>)"
+            table.writerow([number, name, block, grid, *(values.get(name, "n/a") for name in metrics)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    told = {"device": "NVIDIA X", "driver": "1.0", "numba": "0.68", "date": "2026-11-30T10:00:00"}
+    (tmp_path / "provenance.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+NAIVE = "naive_softmax_kernel"
+
+
+@simulator_only
+def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, monkeypatch, folder, capsys):
+    call = functools.partial(measure_traffic.Call, fa_numba.naive_softmax, functools.partial(normal, 32, 8))
+    monkeypatch.setattr(measure_traffic, "CALLS", {"naive": call(), "long": call(is_counted=False)})
+    (folder / "launches.json").write_text(json.dumps([["naive", NAIVE], ["long", NAIVE]]))
+    metrics = measure_traffic.METRICS
+    values = {metrics["load_sectors"]: "768", metrics["load_bytes"]: "3,072", metrics["dram_read"]: "1024.5"}
+    values |= {metrics[name]: "100" for name in ("additions", "multiplications", "multiply_adds")}
+    launch = (NAIVE, "(256, 1, 1)", "(1, 1, 1)", values)
+    write_csv(folder / "ncu.csv", metrics.values(), launch, launch)
+    monkeypatch.setattr(sys, "argv", ["measure_traffic.py", "--output", str(folder), "--again"])
+    measure_traffic.main()
+    short, long = recorded.load(folder / "traffic.json").select(section="traffic", kernel=NAIVE)
+    assert (short["contestant"], short["grid"], short["block"]) == ("naive", [1, 1, 1], [256, 1, 1])
+    assert short["measured"] == long["measured"]
+    assert {"load_sectors": 768, "load_bytes": 3072, "dram_read": 1024.5, "flops": 400}.items() <= short[
+        "measured"
+    ].items()
+    assert "store_bytes" not in short["measured"] and "counted" not in long
+    counted = short["counted"]
+    assert (counted["load_requests"], counted["load_sectors"], counted["load_bytes"]) == (24, 768, 3072)
+    assert (counted["store_requests"], counted["store_sectors"], counted["footprint"]) == (8, 256, 2048)
+    assert counted["shared_load_requests"] == counted["shared_store_conflicts"] == 0
+    head, _, first, second, last = capsys.readouterr().out.splitlines()
+    cells = [dict(zip(head.split(" | "), line.split(" | "))) for line in (first, second)]
+    assert [each["load sectors"] for each in cells] == ["768", "? / 768"]
+    assert cells[0]["store sectors"] == "256 / ?" and cells[0]["flops |"] == "1024 / 400 |"
+    assert last.startswith("NVIDIA X, driver 1.0") and (folder / "traffic.md").read_text().startswith(head)
+
+
+@simulator_only
+def test_launches_that_differ_are_faults(measure_traffic, folder):
+    report = fa_numba.trace(fa_numba.naive_softmax, *normal(4, 8)).launches
+    (folder / "launches.json").write_text(json.dumps([["a", NAIVE], ["b", NAIVE]]))
+    launches = ("other_kernel", "(256, 1, 1)", "(1, 1, 1)", {}), (NAIVE, "(128, 1, 1)", "(1, 1, 1)", {})
+    write_csv(folder / "ncu.csv", measure_traffic.METRICS.values(), *launches)
+    other, block = measure_traffic.side_by_side(folder, {"a": report, "b": report}).faults()
+    assert "ncu measured cudapy::fa_numba::other_kernel" in other["fault"]
+    assert "of (1, 1, 1) blocks of (256, 1, 1) threads" in block["fault"]
+    write_csv(folder / "ncu.csv", measure_traffic.METRICS.values(), launches[0])
+    with pytest.raises(SystemExit, match="ncu has measured 1 launches, and 2 were made"):
+        measure_traffic.side_by_side(folder, {})
+
+
+def test_metrics_that_ncu_does_not_know_are_left_out(measure_traffic, monkeypatch, tmp_path):
+    unknown = list(measure_traffic.METRICS.values())[2]
+
+    def run_ncu(metrics, folder, name, calls):
+        launches = [] if unknown in metrics else [(NAIVE, "(256, 1, 1)", "(1, 1, 1)", {})]
+        write_csv(folder / f"{name}.csv", metrics, *launches)
+        return f"==ERROR== Failed to find metric {unknown}" if unknown in metrics else ""
+
+    monkeypatch.setattr(measure_traffic, "run_ncu", run_ncu)
+    assert set(measure_traffic.known_metrics(tmp_path)) == {*measure_traffic.METRICS.values()} - {unknown}
+    monkeypatch.setattr(measure_traffic, "run_ncu", lambda *_: "==ERROR== ERR_NVGPUCTRPERM")
+    (tmp_path / "probe.csv").write_text("")
+    with pytest.raises(SystemExit, match="ncu measures nothing:\n==ERROR== ERR_NVGPUCTRPERM"):
+        measure_traffic.known_metrics(tmp_path)
+
+
+def test_the_inputs_of_the_backward_are_an_output_of_the_forward(measure_traffic):
+    _, q, k, v, *output = measure_traffic._with_output(16, 24, 8)
+    for given, computed in zip(output, fa_numba.flash_forward(q, k, v), strict=True):
+        np.testing.assert_allclose(given, computed, rtol=1e-5, atol=1e-6)
+
+
+def test_every_call_can_be_sent_to_another_process(measure_traffic):
+    for call in measure_traffic.CALLS.values():
+        function = pickle.loads(pickle.dumps(call.function))
+        assert getattr(function, "func", function) is getattr(call.function, "func", call.function)
