@@ -71,17 +71,16 @@ def show_lines(launch: KernelReport, space: str) -> None:
     else:
         columns, cells = ("turns a request",), _bank_cells
     rows = [
-        (f"`{_kernel_line(line)}`", line.array, line.kind, f"{line.requests:,}", *cells(line))
+        (f"`{text_of((line.calls or (line.line,))[-1])}`", line.array, line.kind, f"{line.requests:,}", *cells(line))
         for line in launch.lines
         if line.space == space
     ]
     show_table(("line", "array", "", "requests", *columns), rows, words=3)
 
 
-def _kernel_line(line: LineReport) -> str:
-    """Return the text of the kernel's line that leads to an access, without its comment."""
-    text = (line.calls or (line.line,))[-1].partition(" (")[2].removesuffix(")")
-    return text.partition("  #")[0]
+def text_of(line: str) -> str:
+    """Return what stands in a line of a trace or of an error, ``file.py:24 (the text)``, without its comment."""
+    return line.partition(" (")[2].removesuffix(")").partition("  #")[0]
 
 
 def _sector_cells(line: LineReport) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ from fa_numba.plots.attention import (
     softmax_jacobian,
     streaming_tiles,
 )
-from fa_numba.plots.backward import backward_rates, backward_tile, barriers, difference_errors, sum_orders
+from fa_numba.plots.backward import (
+    backward_rates,
+    backward_tile,
+    barriers,
+    difference_errors,
+    sum_orders,
+    wrong_elements,
+)
 from fa_numba.plots.errors import error_growth
 from fa_numba.plots.front import front_page, front_page_text, gains
 from fa_numba.plots.lens import access_maps, lane_sectors, shared_banks, traffic_bars
@@ -72,4 +79,5 @@ __all__ = [
     "sum_orders",
     "thread_hierarchy",
     "traffic_bars",
+    "wrong_elements",
 ]
