@@ -81,6 +81,7 @@ def _gpu_limits(number: int) -> limits.Limits:
     return limits.Limits(
         shared_per_block=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         multiprocessors=device.MULTIPROCESSOR_COUNT,
+        asynchronous=device.compute_capability >= (8, 0),
         threads_per_block=device.MAX_THREADS_PER_BLOCK,
         block=(device.MAX_BLOCK_DIM_X, device.MAX_BLOCK_DIM_Y, device.MAX_BLOCK_DIM_Z),
         grid=(device.MAX_GRID_DIM_X, device.MAX_GRID_DIM_Y, device.MAX_GRID_DIM_Z),

@@ -35,7 +35,29 @@ _OPT_IN_SHARED = {
     "10.0": 227 * _KIB,
     "12.0": 99 * _KIB,
 }
+_FIRST_ASYNCHRONOUS = 8.0
 
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor has room for: warps and blocks at a time, shared memory in bytes, 32-bit registers."""
+
+    warps: int
+    blocks: int
+    shared: int
+    registers: int = 65536
+
+
+_MULTIPROCESSORS = {
+    "7.5": Multiprocessor(warps=32, blocks=16, shared=64 * _KIB),
+    "8.0": Multiprocessor(warps=64, blocks=32, shared=164 * _KIB),
+    "8.6": Multiprocessor(warps=48, blocks=16, shared=100 * _KIB),
+    "8.7": Multiprocessor(warps=48, blocks=16, shared=164 * _KIB),
+    "8.9": Multiprocessor(warps=48, blocks=24, shared=100 * _KIB),
+    "9.0": Multiprocessor(warps=64, blocks=32, shared=228 * _KIB),
+    "10.0": Multiprocessor(warps=64, blocks=32, shared=228 * _KIB),
+    "12.0": Multiprocessor(warps=48, blocks=24, shared=100 * _KIB),
+}
 
 _REMEDIES = {
     "grid": "Put the long axis on x, or loop in the kernel.",
@@ -50,10 +72,14 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device has: shared memory in bytes, multiprocessors (the simulator is like one), and launch limits."""
+    """What a device has: shared memory in bytes, multiprocessors (the simulator is like one), and launch limits.
+
+    Its threads can copy to shared memory while they compute (``cp.async``) if it is ``asynchronous``.
+    """
 
     shared_per_block: int
     multiprocessors: int = 1
+    asynchronous: bool = True
     threads_per_block: int = 1024
     block: tuple[int, int, int] = (1024, 1024, 64)
     grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
@@ -61,9 +87,19 @@ class Limits:
 
 def of_capability(capability: str) -> Limits:
     """Return the limits of a compute capability such as ``"8.0"``; ValueError if it is not known."""
+    _check_capability(capability)
+    return Limits(shared_per_block=_OPT_IN_SHARED[capability], asynchronous=float(capability) >= _FIRST_ASYNCHRONOUS)
+
+
+def multiprocessor(capability: str) -> Multiprocessor:
+    """Return what a multiprocessor of a compute capability has room for; ValueError if it is not known."""
+    _check_capability(capability)
+    return _MULTIPROCESSORS[capability]
+
+
+def _check_capability(capability: str) -> None:
     if capability not in _OPT_IN_SHARED:
         raise ValueError(f"compute capability {capability!r} is not known; known are {', '.join(_OPT_IN_SHARED)}")
-    return Limits(shared_per_block=_OPT_IN_SHARED[capability])
 
 
 def simulated() -> Limits:

@@ -37,13 +37,14 @@ def warp_sum(value):
 
 
 if select().device == SIMULATOR:
-    from fa_numba.simulator.wide import load4, part, store4
+    from fa_numba.simulator.wide import copy4, load4, part, store4, wait_for_copies
 else:
     from llvmlite import ir
     from numba.cuda import cgutils, types
     from numba.cuda.extending import intrinsic
 
     _ALIGNMENT = 16
+    _SHARED = 3  # the address space
 
     def _vector_pointer(context, builder, array_type, array, index_type, index):
         """Return the address of an element as a pointer to a vector of four."""
@@ -92,6 +93,37 @@ else:
         return signature, generate
 
     @intrinsic
+    def copy4(typing_context, to, to_index, array, index):
+        """Begin to copy four float32 from ``index`` of a global array on to ``to_index`` of a shared one."""
+        if to.dtype != types.float32 or array.dtype != types.float32:
+            raise TypeError(f"copy4 copies float32 to float32, not {array} to {to}")
+        signature = types.void(to, _index_type(to, to_index), array, _index_type(array, index))
+
+        def generate(context, builder, signature, arguments):
+            to_type, to_index_type, array_type, index_type = signature.args
+            target, _ = _vector_pointer(context, builder, to_type, arguments[0], to_index_type, arguments[1])
+            source, _ = _vector_pointer(context, builder, array_type, arguments[2], index_type, arguments[3])
+            shared = builder.addrspacecast(target, target.type.pointee.as_pointer(_SHARED))
+            address = builder.ptrtoint(shared, ir.IntType(32))
+            kind = ir.FunctionType(ir.VoidType(), [address.type, ir.IntType(64)])
+            copy = ir.InlineAsm(kind, "cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}", side_effect=True)
+            builder.call(copy, [address, builder.ptrtoint(source, ir.IntType(64))])
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    @intrinsic
+    def wait_for_copies(typing_context):
+        """Wait until what the thread has begun to copy is there."""
+
+        def generate(context, builder, signature, arguments):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(ir.InlineAsm(kind, "cp.async.wait_all;", "~{memory}", side_effect=True), [])
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    @intrinsic
     def part(typing_context, array, start, length):
         """Return ``length`` elements of a one-dimensional array from ``start`` on."""
         if array.ndim != 1 or array.layout != "C":
@@ -136,4 +168,16 @@ def store(y, index, values):
         y[index] = values[0]
 
 
-__all__ = ["FULL_MASK", "WARP", "load", "load4", "part", "store", "store4", "warp_max", "warp_sum"]
+__all__ = [
+    "FULL_MASK",
+    "WARP",
+    "copy4",
+    "load",
+    "load4",
+    "part",
+    "store",
+    "store4",
+    "wait_for_copies",
+    "warp_max",
+    "warp_sum",
+]

@@ -40,10 +40,11 @@ The file holds an object of three entries:
         ``counted``. Both have ``load_requests`` (warp instructions), ``load_sectors`` (of 32 bytes) and ``load_bytes``
         (that threads asked for) of global memory, ``shared_load_requests``, ``shared_load_wavefronts`` (deliveries) and
         ``shared_load_conflicts``, the same of ``store``, and ``flops`` (multiply-adds are two). Counted is also the
-        ``footprint``, in bytes; measured are ``additions``, ``multiplications`` and ``multiply_adds``, ``l2_sectors``,
-        ``dram_read`` and ``dram_written`` (bytes, the caches empty at first), ``nanoseconds``, ``registers`` a thread,
-        ``occupancy`` (percent), and how many blocks a multiprocessor can have ``blocks_by_registers``, ``_shared``,
-        ``_warps`` and ``_blocks``.
+        ``footprint``, in bytes; measured are ``copy_requests``, ``copy_sectors`` and ``copy_bytes`` (from global to
+        shared memory past the registers: among the loads, and the requests among the stores to shared memory),
+        ``additions``, ``multiplications`` and ``multiply_adds``, ``l2_sectors``, ``dram_read`` and ``dram_written``
+        (bytes, the caches empty at first), ``nanoseconds``, ``registers`` a thread, ``occupancy`` (percent), and how
+        many blocks a multiprocessor can have ``blocks_by_registers``, ``_shared``, ``_warps`` and ``_blocks``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fa_numba import child, device
+from fa_numba.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
     from fa_numba.simulator.lens import TracedLaunch
@@ -192,6 +194,14 @@ class KernelReport:
     def _per(self, nbytes: int) -> float | None:
         return None if self.flops is None or nbytes == 0 else self.flops / nbytes
 
+    def occupancy(self, capability: str = "9.0", registers: int | None = None) -> Occupancy:
+        """Return how many of its blocks a multiprocessor holds at a time: see :func:`fa_numba.occupancy.occupancy`.
+
+        The simulator compiles nothing, so it does not know the registers of a thread; without them they are left out.
+        """
+        shared = self.static_shared + self.dynamic_shared
+        return occupancy(math.prod(self.block), shared, capability=capability, registers=registers)
+
     def __getitem__(self, name: str) -> ArrayReport:
         """Return the report of the array of a name; KeyError if none was touched."""
         for array in self.arrays:
@@ -206,7 +216,8 @@ class KernelReport:
     def __str__(self) -> str:
         grid, block = (_product(extents) for extents in (self.grid, self.block))
         parts = [
-            f"{self.kernel}: {grid} blocks of {block} threads, {self.barriers} barriers, {self.shuffles} shuffles",
+            f"{self.kernel}: {grid} blocks of {block} threads, {self.barriers} barriers, {self.shuffles} shuffles, "
+            f"{self.static_shared + self.dynamic_shared} bytes of shared memory a block",
             f"{self.requested} bytes of global memory requested, {self.footprint} different ones",
             self._arithmetic_words(),
             _table(("array", "memory", "loads", "stores", "footprint", "reads a byte"), map(_array_row, self.arrays)),
@@ -263,7 +274,8 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     Returns
     -------
     Report
-        An entry for each launch, in order. What the function returned is its ``result``.
+        An entry for each launch, in order. What the function returned is its ``result``: beside a GPU, with NumPy
+        arrays.
 
     Raises
     ------

@@ -12,7 +12,7 @@ four; then registers, not shared memory, set the pace. Three things follow from 
 
 from numba import cuda, float32, int32
 
-from fa_numba.primitives import FULL_MASK, WARP, load4, store4
+from fa_numba.primitives import FULL_MASK, WARP, copy4, load4, store4
 from fa_numba.tiles import PAD, load_tile
 
 R8 = 8  # rows in a thread's register tile
@@ -33,21 +33,33 @@ def place(across):
 
 
 @cuda.jit(device=True, forceinline=True)
-def load_wide_tile(tile, x, b, first, length, width, factor, threads):
-    """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x."""
+def copy_wide_tile(tile, x, b, first, length, width, threads, asynchronous):
+    """tile[r, c] = x[b, first + r, c], and 0 past the ends of x.
+
+    If it is asynchronous, it may only have begun: the tile is there after ``wait_for_copies``.
+    """
     across = width // 4  # threads for a row
-    even = threads % across == 0 and length * across % threads == 0  # all threads load equally many rows
+    even = threads % across == 0 and length * across % threads == 0  # all threads copy equally many rows
     if even and x.shape[2] == width and first + length <= x.shape[1]:
         row, c = cuda.threadIdx.x // across, 4 * (cuda.threadIdx.x % across)
         start = (b * x.shape[1] + first + row) * width + c  # from here on, all offsets are constants
         to = row * (width + PAD) + c
         rows = threads // across
         for n in range(length // rows):
-            four = load4(x, start + n * rows * width)
-            to_n = to + n * rows * (width + PAD)
-            store4(tile, to_n, (four[0] * factor, four[1] * factor, four[2] * factor, four[3] * factor))
+            if asynchronous:
+                copy4(tile, to + n * rows * (width + PAD), x, start + n * rows * width)
+            else:
+                store4(tile, to + n * rows * (width + PAD), load4(x, start + n * rows * width))
     else:
-        load_tile(tile, x, b, first, length, width, factor, threads)
+        load_tile(tile, x, b, first, length, width, float32(1), threads)
+
+
+@cuda.jit(device=True, forceinline=True)
+def multiply(acc, factor):
+    """acc[r, c] *= factor."""
+    for r in range(acc.shape[0]):
+        for c in range(acc.shape[1]):
+            acc[r, c] *= factor
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -189,3 +201,14 @@ def store_wide_rows(out, acc, b, first, x, across):
                 column = c // 4 * 4 * across + 4 * x + c % 4
                 if i < out.shape[1] and column < out.shape[2]:
                     out[b, i, column] = acc[r, c]
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_stored_rows(acc, out, b, first, x, across):
+    """acc[r, c] += out[b, first + r WARP / across, col(c)], as far as out reaches."""
+    for r in range(R8):
+        i = first + r * (WARP // across)
+        for c in range(acc.shape[1]):
+            column = c // 4 * 4 * across + 4 * x + c % 4
+            if i < out.shape[1] and column < out.shape[2]:
+                acc[r, c] += out[b, i, column]

@@ -57,6 +57,7 @@ def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, mo
     (folder / "launches.json").write_text(json.dumps([["naive", NAIVE], ["long", NAIVE]]))
     metrics = measure_traffic.METRICS
     values = {metrics["load_sectors"]: "768", metrics["load_bytes"]: "3,072", metrics["dram_read"]: "1024.5"}
+    values |= {metrics["copy_bytes"]: "8", metrics["copy_requests"]: "2", metrics["shared_store_requests"]: "5"}
     values |= {metrics[name]: "100" for name in ("additions", "multiplications", "multiply_adds")}
     launch = (NAIVE, "(256, 1, 1)", "(1, 1, 1)", values)
     write_csv(folder / "ncu.csv", metrics.values(), launch, launch)
@@ -65,9 +66,9 @@ def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, mo
     short, long = recorded.load(folder / "traffic.json").select(section="traffic", kernel=NAIVE)
     assert (short["contestant"], short["grid"], short["block"]) == ("naive", [1, 1, 1], [256, 1, 1])
     assert short["measured"] == long["measured"]
-    assert {"load_sectors": 768, "load_bytes": 3072, "dram_read": 1024.5, "flops": 400}.items() <= short[
-        "measured"
-    ].items()
+    expected = {"load_sectors": 768, "load_bytes": 3080, "copy_bytes": 8, "dram_read": 1024.5, "flops": 400}
+    expected |= {"shared_store_requests": 7}
+    assert expected.items() <= short["measured"].items()
     assert "store_bytes" not in short["measured"] and "counted" not in long
     counted = short["counted"]
     assert (counted["load_requests"], counted["load_sectors"], counted["load_bytes"]) == (24, 768, 3072)
@@ -94,16 +95,30 @@ def test_launches_that_differ_are_faults(measure_traffic, folder):
         measure_traffic.side_by_side(folder, {})
 
 
-def test_metrics_that_ncu_does_not_know_are_left_out(measure_traffic, monkeypatch, tmp_path):
-    unknown = list(measure_traffic.METRICS.values())[2]
+@pytest.mark.parametrize(
+    ("told", "is_named"),
+    [
+        ("==ERROR== Failed to find metric smsp__sass_data_bytes_mem_global_op_ld.sum", True),
+        ("==ERROR== Failed to find metric smsp__sass_data_bytes_mem_global_op_ld", True),
+        ("==ERROR== Something is wrong", False),
+    ],
+)
+def test_metrics_that_ncu_does_not_know_are_left_out(measure_traffic, monkeypatch, tmp_path, told, is_named):
+    unknown = measure_traffic.METRICS["load_bytes"]
 
     def run_ncu(metrics, folder, name, calls):
         launches = [] if unknown in metrics else [(NAIVE, "(256, 1, 1)", "(1, 1, 1)", {})]
         write_csv(folder / f"{name}.csv", metrics, *launches)
-        return f"==ERROR== Failed to find metric {unknown}" if unknown in metrics else ""
+        return told if unknown in metrics else ""
 
     monkeypatch.setattr(measure_traffic, "run_ncu", run_ncu)
-    assert set(measure_traffic.known_metrics(tmp_path)) == {*measure_traffic.METRICS.values()} - {unknown}
+    known = measure_traffic.known_metrics(tmp_path)
+    metrics = set(measure_traffic.METRICS.values())
+    all_but_basic = {metric for metric in metrics if not metric.startswith(("l1tex__", "dram__", "gpu__"))}
+    assert metrics - set(known) == ({unknown} if is_named else all_but_basic)
+
+
+def test_without_the_right_to_measure_it_says_what_ncu_said(measure_traffic, monkeypatch, tmp_path):
     monkeypatch.setattr(measure_traffic, "run_ncu", lambda *_: "==ERROR== ERR_NVGPUCTRPERM")
     (tmp_path / "probe.csv").write_text("")
     with pytest.raises(SystemExit, match="ncu measures nothing:\n==ERROR== ERR_NVGPUCTRPERM"):

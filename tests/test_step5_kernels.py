@@ -143,7 +143,7 @@ def test_the_ledger(rng):
     with device.ledger() as memory:
         WIDE(q, k, v, do)
     vector = 2 * 17 * 4
-    held = {"turns": 4 * (2 * 2 + 1), "delta": vector, "m": vector, "l": vector}
+    held = {"turns": 4 * (2 * 2 + 2 + 1), "delta": vector, "m": vector, "l": vector}
     arrays = {"q": q, "k": k, "v": v, "o": do, "do": do, "dq": q, "dk": k, "dv": v}
     assert memory.at_peak == held | {name: x.nbytes for name, x in arrays.items()}
     assert memory.held == 0

@@ -167,6 +167,22 @@ def test_flash_forward_by_lengths_and_tiles(rng, n_q, n_k, d, block_q, block_k):
     assert launch.flops == flash_flops(n_q, n_k, d, block_k) + scaled
 
 
+def test_flash_forward_s_traffic_times_its_shared_memory(rng):
+    """Dao et al. 2022, theorem 2: with M elements of shared memory the traffic R is Θ(N²d²/M).
+
+    With tiles of b by b, R is 2N²d/b + 2Nd + 2N and M is b(3d + b + 16). So R M is at least 6 N²d²; and with b <= d,
+    d >= 16 and 2b <= N at most 16 of it, as R is at most 1.55 times its first term and M at most 5bd.
+    """
+    memory, traffic = [], []
+    for n, d, block in ((64, 32, 8), (64, 32, 16), (64, 32, 32), (64, 16, 16), (32, 16, 16)):
+        q, k, v = (normal(rng, n, d) for _ in range(3))
+        launch = trace_one(fa_numba.flash_forward, q, k, v, block_q=block, block_k=block)
+        memory.append(launch.dynamic_shared // 4)
+        traffic.append(launch.requested // 4)
+        assert 6 <= traffic[-1] * memory[-1] / (n * d) ** 2 <= 16
+    assert memory[2] > 4 * memory[0] and traffic[0] > 2.9 * traffic[2]
+
+
 @pytest.mark.parametrize(("n_q", "n_k", "d"), [(16, 32, 16), (32, 16, 32)])
 def test_the_matrix_products_by_lengths_and_tiles(rng, n_q, n_k, d):
     """C = A B with A of rows by depth and B of depth by columns, by tiles of 16 by 16 elements of C."""
@@ -261,7 +277,6 @@ STANDARD, FORWARD = step3_standard_attention.RUNGS, step4_flash_forward.RUNGS
 FEW = functools.partial(step4_flash_forward._forward, few_queries.launch)
 TWO_WARPS = wide_forward.Tile(64, 2, 8)  # a small tile: with one warp, its shuffles would order what barriers should
 WIDE = functools.partial(FORWARD["8x8 register tiles"], tile=TWO_WARPS)
-ONE_WARP = functools.partial(FORWARD["8x8 register tiles"], tile=wide_forward.Tile(32, 2, 8))
 WIDE_BACKWARD = functools.partial(step5_flash_backward.RUNGS["one kernel, 8x8 register tiles"], tile=TWO_WARPS)
 TWO_KERNELS = step5_flash_backward.RUNGS["two kernels, 4x4 register tiles"]
 CALLS = {  # by module, calls that come to its barriers
@@ -339,7 +354,6 @@ QUICK = [
     (step2_online_softmax, _softmax("two passes", 516, rows=1), (5,)),
     (step3_standard_attention, _attention(STANDARD["4x4 register tiles"], 1, 16, 20), (1, 2)),
     (small_forward, _attention(FORWARD["4x4 register tiles"], 8, 24, 8), (1, 3)),
-    (wide_forward, _attention(ONE_WARP, 8, 8, 8), (3,)),  # a syncwarp
     (few_queries, _attention(FEW, 1, 8, 8), (1,)),
     (small_backward, _backward(TWO_KERNELS, 8, 8, 8), (4,)),
 ]

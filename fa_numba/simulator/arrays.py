@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,6 +149,14 @@ class KernelArray:
         self._data[where] = values
         if self._shadow is not None:
             self._shadow[where] = self._written
+
+    def begin_copy(self, index: Any, values: np.ndarray) -> Callable[[], None]:
+        """Begin to write consecutive elements, of which nothing is left from now on; return what ends it."""
+        where = self._run_index(index, len(values))
+        self._data[where] = np.nan
+        if self._shadow is not None:
+            self._shadow[where] = 0
+        return functools.partial(KernelArray.write_run, self, index, tuple(values))
 
     def _run_index(self, index: Any, length: int) -> tuple:
         if type(index) is not tuple:

@@ -198,6 +198,7 @@ class Launch:
             thread.waiting = None
             if thread.greenlet is None:
                 thread.greenlet = greenlet(self._thread_body)
+                thread.greenlet.copies = []  # begun and not waited for (see fa_numba.simulator.wide)
             thread.greenlet.switch(arguments)
 
     def _thread_body(self, arguments: list[Any]) -> None:

@@ -93,6 +93,12 @@ class TracedArray(KernelArray):
         KernelArray.write_run(self, index, values)
         self._launch.record(self._region, self._bytes_to_run(index), STORE, len(values) * self._data.itemsize)
 
+    def begin_copy(self, index: Any, values: np.ndarray) -> Callable[[], None]:
+        """Begin to write consecutive elements: one access, where it begins."""
+        end = KernelArray.begin_copy(self, index, values)
+        self._launch.record(self._region, self._bytes_to_run(index), STORE, len(values) * self._data.itemsize)
+        return end
+
     def record_atomic(self, index: Any) -> KernelArray:
         """Record one atomic operation; return the array for it to work on."""
         self._check(index)

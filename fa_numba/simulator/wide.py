@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from greenlet import getcurrent
+
 from fa_numba.simulator.arrays import KernelArray
 
 
@@ -15,6 +17,19 @@ def store4(array: KernelArray, index: Any, values: tuple) -> None:
     if len(values) != 4:
         raise TypeError(f"store4 writes a tuple of 4 values; {len(values)} were given")
     array.write_run(index, values)
+
+
+def copy4(to: KernelArray, to_index: Any, array: KernelArray, index: Any) -> None:
+    """Begin to copy four elements: until the thread has waited for them, nothing is there."""
+    getcurrent().copies.append(to.begin_copy(to_index, array.read_run(index, 4)))
+
+
+def wait_for_copies() -> None:
+    """End the copies that the thread has begun."""
+    copies = getcurrent().copies
+    for end in copies:
+        end()
+    copies.clear()
 
 
 def part(array: KernelArray, start: int, length: int) -> KernelArray:

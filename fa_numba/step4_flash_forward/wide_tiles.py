@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP, part
+from fa_numba.primitives import WARP, part, wait_for_copies
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.step4_flash_forward import split_keys
 from fa_numba.tiles import PAD, clear
@@ -18,7 +18,8 @@ from fa_numba.wide_tiles import (
     add_visible_wide_products,
     add_wide_dots,
     add_wide_products,
-    load_wide_tile,
+    copy_wide_tile,
+    multiply,
     place,
     store_wide,
     store_wide_rows,
@@ -62,8 +63,11 @@ BLOCKS = 2  # a multiprocessor should have
 
 
 @functools.cache
-def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
-    """Return the kernel for a tile; d is a multiple of 8, d_v of 4 * across."""
+def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchronous: bool) -> Any:
+    """Return the kernel for a tile; d is a multiple of 8, d_v of 4 * across.
+
+    If it is asynchronous, it copies v while it computes S, and the next k while it computes P V.
+    """
     block_q, columns, across = tile
     block_k, threads, down = tile.block_k, tile.threads, block_q // R8
     lanes_down = WARP // across
@@ -131,31 +135,39 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
             m[r] = float32(-math.inf)
             l[r] = float32(0)
         clear(acc)
-        load_wide_tile(q_tile, q, b, first_q, block_q, d, scale, threads)  # the scores come out scaled
         start = cuda.blockIdx.y * share
         end = min(start + share, min(n_k, first_q + block_q + offset) if causal else n_k)
+        copy_wide_tile(q_tile, q, b, first_q, block_q, d, threads, asynchronous)
+        if start < end:
+            copy_wide_tile(k_tile, k, b // group, start, block_k, d, threads, asynchronous)
         for first_k in range(start, end, block_k):
-            cuda.syncthreads()  # all are done with the tiles before
-            load_wide_tile(k_tile, k, b // group, first_k, block_k, d, float32(1), threads)
-            load_wide_tile(v_tile, v, b // group, first_k, block_k, d_v, float32(1), threads)
-            cuda.syncthreads()
+            if asynchronous:
+                wait_for_copies()
+            cuda.syncthreads()  # k is there, and all are done with the v before
+            copy_wide_tile(v_tile, v, b // group, first_k, block_k, d_v, threads, asynchronous)
             seen = first_q + offset - first_k  # the last key of the tile that the block's first query sees
             edge = int32(max(-block_q, min(seen + row, block_k)))  # the thread's first row
             least = int32(max(-block_q, min(seen + row // warp_rows * warp_rows, block_k)))  # the warp's first row
-            if not causal or least + warp_rows > 0:
-                partly = causal and least < block_k - 1
+            sees_some = not causal or least + warp_rows > 0
+            partly = causal and least < block_k - 1
+            if sees_some:
                 clear(s)
                 add_wide_dots(s, q_tile, row, k_tile, x, across, d)  # S = Q K^T scale
+                multiply(s, scale)
                 if partly or first_k + block_k > n_k:
                     hide(s, x, int32(min(n_k - first_k, block_k)), edge)
                 online_softmax_tile(s, acc, m, l)
                 store_wide(p_tile, s, x, y, across, down)
-                cuda.syncwarp()  # the warp's rows of p are there
-                if partly:  # O += P V
-                    last = min(block_k, least + warp_rows)
-                    add_visible_wide_products(acc, p_tile, y, down, v_tile, x, across, 0, last, d_v, 1, edge)
-                else:
-                    add_wide_products(acc, p_tile, y, down, v_tile, x, across, block_k, d_v)
+            if asynchronous:
+                wait_for_copies()
+            cuda.syncthreads()  # v and p are there, and all are done with k
+            if first_k + block_k < end:
+                copy_wide_tile(k_tile, k, b // group, first_k + block_k, block_k, d, threads, asynchronous)
+            if sees_some and partly:  # O += P V
+                last = min(block_k, least + warp_rows)
+                add_visible_wide_products(acc, p_tile, y, down, v_tile, x, across, 0, last, d_v, 1, edge)
+            elif sees_some:
+                add_wide_products(acc, p_tile, y, down, v_tile, x, across, block_k, d_v)
         part_b = cuda.blockIdx.y * q.shape[0] + b
         normalize(acc, m, l, m_out, l_out, part_b, first_q + row, x)
         store_wide_rows(o, acc, part_b, first_q + row, x, across)
@@ -201,7 +213,7 @@ def launch(call: arrays.Call, posed: problem.Problem, o: Any, m: Any, l: Any, ti
 
     def start(o: Any, m: Any, l: Any) -> None:
         device.launch(
-            make_wide_flash_forward(tile, d, d_v, posed.causal),
+            make_wide_flash_forward(tile, d, d_v, posed.causal, device.device_limits().asynchronous),
             (blocks, splits),
             tile.threads,
             *(posed.by_head(name, call[name]) for name in "qkv"),

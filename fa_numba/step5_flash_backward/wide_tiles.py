@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP, load4, part, store4
+from fa_numba.primitives import WARP, load4, part, store4, wait_for_copies
 from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward.wide_tiles import Tile, check_tile
 from fa_numba.step5_flash_backward.delta import launch_delta
@@ -19,11 +19,13 @@ from fa_numba.tiles import PAD, clear
 from fa_numba.wide_tiles import (
     PAD_P,
     R8,
+    add_stored_rows,
     add_visible_wide_products,
     add_wide_dots,
     add_wide_products,
+    copy_wide_tile,
     load_eight,
-    load_wide_tile,
+    multiply,
     place,
     store_wide,
     store_wide_rows,
@@ -36,12 +38,35 @@ TILES = {
     128: (Tile(128, 3, 16), Tile(64, 2, 16)),
 }
 NUMBERS = 4
+LEAST_TILES = 4  # of queries that a split should have
 WARPS = 8  # that a multiprocessor should have: two for each of its schedulers
 
 
+@cuda.jit(device=True, forceinline=True)
+def await_turn(turns, turn, number):
+    """Wait until so many blocks have had their turn; what they have written is seen from here on."""
+    if cuda.threadIdx.x == 0:
+        while cuda.atomic.add(turns, turn, 0) < number:
+            pass
+        cuda.threadfence()
+    cuda.syncthreads()
+
+
+@cuda.jit(device=True, forceinline=True)
+def end_turn(turns, turn):
+    """Let the next block have its turn, to which what the block has written is there."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        cuda.atomic.add(turns, turn, 1)
+
+
 @functools.cache
-def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
-    """Return the kernel for a tile; d and d_v are multiples of 4 * across."""
+def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchronous: bool) -> Any:
+    """Return the kernel for a tile; d and d_v are multiples of 4 * across.
+
+    If it is asynchronous, it copies the next do while it computes dK and dQ, and the next q while it adds to dq.
+    """
     block_k, columns, across = tile
     block_q, threads, down = tile.block_k, tile.threads, block_k // R8
     lanes_down = WARP // across
@@ -57,8 +82,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
     down_q = block_q // rows_q
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def to_p(s, m, l, h, first_q, x, n_q):
-        """P = exp(S - m) / l, transposed: a column is a query.
+    def to_p(s, m, l, h, first_q, x, n_q, scale):
+        """P = exp(S scale - m) / l, transposed: a column is a query.
 
         What a query sees is at most m. What is hidden from it may be more, and overflow; and for a query past the end a
         key of -inf gives NaN, of which min makes m, which is 0. A NaN that is seen is in l too.
@@ -70,7 +95,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                 m_i, l_i = m[h, i], l[h, i]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
-                s[r, j] = weight(min(m_i, s[r, j]), m_i) * inverse
+                s[r, j] = weight(min(m_i, s[r, j] * scale), m_i) * inverse
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
     def to_ds(dp, p_tile, delta, h, first_q, x, y, n_q):
@@ -151,8 +176,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                         dq[h, i, 4 * qx + c] = old_c + acc[r, c]
 
     @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
-    def wide_flash_backward_kernel(do, q, k, v, m, l, delta, dq, dk, dv, turns, scale, group, offset):
-        """One block: block_k keys of a head against all the queries that see them (Dao 2023, algorithm 2)."""
+    def wide_flash_backward_kernel(do, q, k, v, m, l, delta, dq, dk, dv, turns, scale, group, offset, splits):
+        """One block: block_k keys of a head against its share of the queries that see them (Dao 2023, algorithm 2)."""
         memory = cuda.shared.array(0, float32)
         k_tile, v_tile = part(memory, 0, v_start), part(memory, v_start, block_k * (d_v + PAD))
         q_tile = part(memory, q_start, block_q * (d + PAD))
@@ -165,9 +190,9 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
         n_q, n_k = q.shape[1], k.shape[1]
         tiles = (n_q + block_q - 1) // block_q
         if t == 0:  # blocks count themselves: one that must wait has started after all those it waits for
-            number[0] = cuda.atomic.add(turns, q.shape[0] * tiles, 1)
+            number[0] = cuda.atomic.add(turns, turns.shape[0] - 1, 1)
         cuda.syncthreads()
-        b, block = number[0] % k.shape[0], number[0] // k.shape[0]
+        b, split, block = number[0] % k.shape[0], number[0] // k.shape[0] % splits, number[0] // k.shape[0] // splits
         first_k = block * block_k
         s = cuda.local.array((R8, columns), float32)
         acc_k = cuda.local.array((R8, width), float32)
@@ -175,16 +200,24 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
         acc_q = cuda.local.array((rows_q, 4), float32)
         clear(acc_k)
         clear(acc_v)
-        load_wide_tile(k_tile, k, b, first_k, block_k, d, float32(1), threads)
-        load_wide_tile(v_tile, v, b, first_k, block_k, d_v, float32(1), threads)
+        copy_wide_tile(k_tile, k, b, first_k, block_k, d, threads, asynchronous)
+        copy_wide_tile(v_tile, v, b, first_k, block_k, d_v, threads, asynchronous)
         # The last queries first: they see the keys of every block. The first block also writes rows that see nothing.
         first = max(0, first_k - offset) // block_q if causal and block > 0 else 0
-        for step in range(group * (tiles - first)):
+        steps = group * (tiles - first)
+        start = split * ((steps + splits - 1) // splits)
+        end = min(steps, start + (steps + splits - 1) // splits)
+        if start < end:
+            h, first_q = b * group + start % group, (tiles - 1 - start // group) * block_q
+            copy_wide_tile(q_tile, q, h, first_q, block_q, d, threads, asynchronous)
+            copy_wide_tile(do_tile, do, h, first_q, block_q, d_v, threads, asynchronous)
+        for step in range(start, end):
             h = b * group + step % group  # the query heads that share this key head
             i_tile = tiles - 1 - step // group
             first_q = i_tile * block_q
-            load_wide_tile(q_tile, q, h, first_q, block_q, d, scale, threads)
-            load_wide_tile(do_tile, do, h, first_q, block_q, d_v, float32(1), threads)
+            next_h, next_q = b * group + (step + 1) % group, (tiles - 1 - (step + 1) // group) * block_q
+            if asynchronous:
+                wait_for_copies()
             cuda.syncthreads()
             seen = first_q + offset - first_k  # the last key of the block that the tile's first query sees
             edge = int32(max(-block_q, min(seen - row, block_k)))
@@ -193,8 +226,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
             clear(s)
             if not causal or least + block_q > 0:
                 keys = int32(min(n_k - first_k - row, block_k))
-                add_wide_dots(s, k_tile, row, q_tile, x, across, d)  # S^T = K Q^T scale
-                to_p(s, m, l, h, first_q, x, n_q)
+                add_wide_dots(s, k_tile, row, q_tile, x, across, d)  # S^T = K Q^T
+                to_p(s, m, l, h, first_q, x, n_q, scale)
                 if partly or first_k + block_k > n_k:
                     hide(s, x, keys, edge)
                 store_wide(p_tile, s, x, y, across, down)
@@ -211,8 +244,10 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
                     hide(s, x, keys, edge)
             cuda.syncwarp()  # the warp is done with p, whose place ds takes
             store_wide(p_tile, s, x, y, across, down)
-            cuda.syncthreads()  # the whole of ds is there
-            if partly:  # dK += dS^T Q scale
+            cuda.syncthreads()  # the whole of ds is there, and all are done with do
+            if step + 1 < end:
+                copy_wide_tile(do_tile, do, next_h, next_q, block_q, d_v, threads, asynchronous)
+            if partly:  # dK += dS^T Q
                 begin = max(0, -least)
                 add_visible_wide_products(acc_k, p_tile, y, down, q_tile, x, across, begin, block_q, d, -1, edge)
             else:
@@ -223,18 +258,22 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool) -> Any:
             else:
                 add_dq(acc_q, p_tile, k_tile, qx, qy)
             turn = h * tiles + i_tile
-            if t == 0:  # wait for the blocks of keys before this one
-                while cuda.atomic.add(turns, turn, 0) < block:
-                    pass
-                cuda.threadfence()  # what they have written is seen from here on
-            cuda.syncthreads()
+            await_turn(turns, turn, block)  # of the blocks of keys
+            if step + 1 < end:
+                copy_wide_tile(q_tile, q, next_h, next_q, block_q, d, threads, asynchronous)
             add_to_memory(dq, acc_q, h, first_q + qy, qx, scale, block == 0)
-            cuda.syncthreads()
-            if t == 0:
-                cuda.threadfence()  # what the block has written is seen before its turn ends
-                cuda.atomic.add(turns, turn, 1)
+            end_turn(turns, turn)
+        multiply(acc_k, scale)
+        turn = q.shape[0] * tiles + block * k.shape[0] + b
+        if splits > 1:  # dk and dv are summed in turns, too
+            await_turn(turns, turn, split)
+            if split > 0:
+                add_stored_rows(acc_k, dk, b, first_k + row, x, across)
+                add_stored_rows(acc_v, dv, b, first_k + row, x, across)
         store_wide_rows(dk, acc_k, b, first_k + row, x, across)
         store_wide_rows(dv, acc_v, b, first_k + row, x, across)
+        if splits > 1:
+            end_turn(turns, turn)
 
     return wide_flash_backward_kernel
 
@@ -247,7 +286,7 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
 
     def warps(tile: Tile) -> int:
         """Count the warps of the blocks that fit side by side, as far as they help."""
-        return min(WARPS, limit // (4 * _elements(tile, posed)) * tile.threads // WARP)
+        return min(WARPS, _side_by_side(tile, posed, limit) * tile.threads // WARP)
 
     return max((tile for tile in tiles if warps(tile) > 0), key=warps, default=None)
 
@@ -271,11 +310,15 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     accesses = device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k)
     device.warn_if_slow("flash_backward", accesses * 5 // 2)  # 5 products, where the forward has 2
     delta = launch_delta(call, posed)
-    turns = call.empty("turns", (posed.heads * -(-posed.n_q // block_q) + 1,), np.int32)
+    limits = device.device_limits()
+    tiles, blocks = posed.heads * -(-posed.n_q // block_q), posed.heads_kv * -(-posed.n_k // block_k)
+    turns = call.empty("turns", (tiles + blocks + 1,), np.int32)
     arrays.fill_with_zeros(turns, call.stream)
+    room = limits.multiprocessors * _side_by_side(tile, posed, limits.shared_per_block)
+    splits = max(1, min(room // blocks, tiles // posed.heads_kv // LEAST_TILES))
     device.launch(
-        make_wide_flash_backward(tile, *_padded(tile, posed), posed.causal),
-        posed.heads_kv * -(-posed.n_k // block_k),
+        make_wide_flash_backward(tile, *_padded(tile, posed), posed.causal, limits.asynchronous),
+        blocks * splits,
         tile.threads,
         *(posed.by_head(name, call[name]) for name in ("do", "q", "k", "v", "m", "l")),
         delta,
@@ -284,9 +327,15 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
         call.dtype.type(posed.scale),
         posed.group,
         posed.n_k - posed.n_q,
+        splits,
         shared=4 * (_elements(tile, posed) - NUMBERS),
         stream=call.stream,
     )
+
+
+def _side_by_side(tile: Tile, posed: problem.Problem, shared: int) -> int:
+    """Count the blocks for which a multiprocessor has shared memory."""
+    return shared // (4 * _elements(tile, posed))
 
 
 def _padded(tile: Tile, posed: problem.Problem) -> tuple[int, int]:
