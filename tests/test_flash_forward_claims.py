@@ -53,7 +53,7 @@ def test_the_fast_kernel_has_as_many_scores_and_sums_as_the_notebook_counts():
     assert 1024 // wide_tiles.FEW.block_q == 16  # blocks, for one head
 
 
-@pytest.mark.parametrize(("n", "block"), [(32, 8), (32, 16), (64, 8), (64, 16), (64, 32)])
+@pytest.mark.parametrize(("n", "block"), [(32, 16), (64, 8), (64, 32)])
 def test_traffic_times_shared_memory_is_as_the_square_of_what_is_multiplied(n, block):
     """Θ(N² d² / M), by counting: between 24 and 32 bytes times numbers for tiles up to the head dim, whatever N."""
     d = 32
