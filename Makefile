@@ -3,7 +3,7 @@
 # make test: the same, then lint, every test on every supported simulator (and a GPU if there is one), and the
 #   notebooks cell by cell (nbval)
 # make notebooks: execute the notebooks and keep the results, before a commit that touches them
-# make figure: remake the README's picture, and its table of the ladder, from notebooks/recorded/h200.json
+# make figure: remake the README's pictures, and its table of the ladder, from notebooks/recorded/h200.json
 # make clean: remove what was installed and built
 
 PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
