@@ -37,7 +37,7 @@ def warp_sum(value):
 
 
 if select().device == SIMULATOR:
-    from fa_numba.simulator.wide import copy4, load4, part, store4, wait_for_copies
+    from fa_numba.simulator.wide import copy1, copy4, load2, load4, part, store4, wait_for_copies
 else:
     from llvmlite import ir
     from numba.cuda import cgutils, types
@@ -46,15 +46,15 @@ else:
     _ALIGNMENT = 16
     _SHARED = 3  # the address space
 
-    def _vector_pointer(context, builder, array_type, array, index_type, index):
-        """Return the address of an element as a pointer to a vector of four."""
+    def _vector_pointer(context, builder, array_type, array, index_type, index, length=4):
+        """Return the address of an element as a pointer to a vector of so many."""
         array = context.make_array(array_type)(context, builder, array)
         if isinstance(index_type, types.BaseTuple):
             indices = cgutils.unpack_tuple(builder, index)
             pointer = cgutils.get_item_pointer(context, builder, array_type, array, indices, wraparound=False)
         else:
             pointer = builder.gep(array.data, [index])
-        vector = ir.VectorType(context.get_data_type(array_type.dtype), 4)
+        vector = ir.VectorType(context.get_data_type(array_type.dtype), length)
         return builder.bitcast(pointer, vector.as_pointer()), vector
 
     def _index_type(array, index):
@@ -62,19 +62,28 @@ else:
             raise TypeError(f"4-wide access needs a C-contiguous float32 or float64 array, not {array}")
         return types.UniTuple(types.intp, array.ndim) if isinstance(index, types.BaseTuple) else types.intp
 
-    @intrinsic
-    def load4(typing_context, array, index):
-        """Return the four elements from ``index`` on."""
-        signature = types.UniTuple(array.dtype, 4)(array, _index_type(array, index))
+    def _load(array, index, length):
+        """Return signature and code of a load of neighbouring elements."""
+        signature = types.UniTuple(array.dtype, length)(array, _index_type(array, index))
 
         def generate(context, builder, signature, arguments):
             array_type, index_type = signature.args
-            pointer, _ = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1])
-            vector = builder.load(pointer, align=_ALIGNMENT)
-            elements = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(4)]
+            pointer, _ = _vector_pointer(context, builder, array_type, arguments[0], index_type, arguments[1], length)
+            vector = builder.load(pointer, align=_ALIGNMENT * length // 4)
+            elements = [builder.extract_element(vector, ir.Constant(ir.IntType(32), i)) for i in range(length)]
             return context.make_tuple(builder, signature.return_type, elements)
 
         return signature, generate
+
+    @intrinsic
+    def load2(typing_context, array, index):
+        """Return the two elements from ``index`` on."""
+        return _load(array, index, 2)
+
+    @intrinsic
+    def load4(typing_context, array, index):
+        """Return the four elements from ``index`` on."""
+        return _load(array, index, 4)
 
     @intrinsic
     def store4(typing_context, array, index, values):
@@ -92,25 +101,34 @@ else:
 
         return signature, generate
 
-    @intrinsic
-    def copy4(typing_context, to, to_index, array, index):
-        """Begin to copy four float32 from ``index`` of a global array on to ``to_index`` of a shared one."""
+    def _copy(to, to_index, array, index, instruction, length):
+        """Return signature and code of an asynchronous copy of so many float32, from global to shared memory."""
         if to.dtype != types.float32 or array.dtype != types.float32:
-            raise TypeError(f"copy4 copies float32 to float32, not {array} to {to}")
+            raise TypeError(f"only float32 is copied to float32, not {array} to {to}")
         signature = types.void(to, _index_type(to, to_index), array, _index_type(array, index))
 
         def generate(context, builder, signature, arguments):
             to_type, to_index_type, array_type, index_type = signature.args
-            target, _ = _vector_pointer(context, builder, to_type, arguments[0], to_index_type, arguments[1])
-            source, _ = _vector_pointer(context, builder, array_type, arguments[2], index_type, arguments[3])
+            target, _ = _vector_pointer(context, builder, to_type, arguments[0], to_index_type, arguments[1], length)
+            source, _ = _vector_pointer(context, builder, array_type, arguments[2], index_type, arguments[3], length)
             shared = builder.addrspacecast(target, target.type.pointee.as_pointer(_SHARED))
-            address = builder.ptrtoint(shared, ir.IntType(32))
-            kind = ir.FunctionType(ir.VoidType(), [address.type, ir.IntType(64)])
-            copy = ir.InlineAsm(kind, "cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}", side_effect=True)
-            builder.call(copy, [address, builder.ptrtoint(source, ir.IntType(64))])
+            addresses = [builder.ptrtoint(shared, ir.IntType(32)), builder.ptrtoint(source, ir.IntType(64))]
+            kind = ir.FunctionType(ir.VoidType(), [address.type for address in addresses])
+            text = f"{instruction} [$0], [$1], {4 * length};"
+            builder.call(ir.InlineAsm(kind, text, "r,l,~{memory}", side_effect=True), addresses)
             return context.get_dummy_value()
 
         return signature, generate
+
+    @intrinsic
+    def copy1(typing_context, to, to_index, array, index):
+        """Begin to copy one float32 from ``index`` of a global array to ``to_index`` of a shared one."""
+        return _copy(to, to_index, array, index, "cp.async.ca.shared.global", 1)
+
+    @intrinsic
+    def copy4(typing_context, to, to_index, array, index):
+        """Begin to copy four float32 from ``index`` of a global array on to ``to_index`` of a shared one."""
+        return _copy(to, to_index, array, index, "cp.async.cg.shared.global", 4)
 
     @intrinsic
     def wait_for_copies(typing_context):
@@ -171,8 +189,10 @@ def store(y, index, values):
 __all__ = [
     "FULL_MASK",
     "WARP",
+    "copy1",
     "copy4",
     "load",
+    "load2",
     "load4",
     "part",
     "store",

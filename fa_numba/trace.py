@@ -47,7 +47,8 @@ class LineReport:
         Of shared memory: how many words of one bank a request wants at worst, 1 without a conflict; how many times the
         memory had to deliver, one word of each bank at a time; and how many of these there would not be without
         conflicts. A request of 8-byte accesses counts as two halves of a warp, one of 16-byte accesses as four
-        quarters.
+        quarters, and a load as half as many where lanes share addresses pairwise (see
+        :mod:`fa_numba.simulator.traffic`).
     lanes : tuple of int or None
         Where each lane's access begins in the first request, in bytes behind the start of the memory.
     """

@@ -12,7 +12,7 @@ four; then registers, not shared memory, set the pace. Three things follow from 
 
 from numba import cuda, float32, int32
 
-from fa_numba.primitives import FULL_MASK, WARP, copy4, load4, store4
+from fa_numba.primitives import FULL_MASK, WARP, copy1, copy4, load2, load4, store4
 from fa_numba.tiles import PAD, load_tile
 
 R8 = 8  # rows in a thread's register tile
@@ -55,6 +55,45 @@ def copy_wide_tile(tile, x, b, first, length, width, threads, asynchronous):
 
 
 @cuda.jit(device=True, forceinline=True)
+def copy_column(tile, x, b, i, slot, stride, width, asynchronous):
+    """tile[c, slot] = x[b, i, c] for every eighth c, from the thread's own on, and 0 past the ends of x."""
+    for c in range(cuda.threadIdx.x % 8, width, 8):
+        if i >= x.shape[1] or c >= x.shape[2]:
+            tile[c * stride + slot] = float32(0)
+        elif asynchronous:
+            copy1(tile, c * stride + slot, x, (b * x.shape[1] + i) * x.shape[2] + c)
+        else:
+            tile[c * stride + slot] = x[b, i, c]
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_turned_rows(tile, x, b, first, down, lanes_down, width, threads, asynchronous):
+    """tile[c, slot of r] = x[b, first + r, c]: turned around, where load_eight finds a thread's eight rows.
+
+    Eight lanes, and so a whole sector of 32 bytes, are of one row of x, and four of neighbouring slots.
+    """
+    for slot in range(cuda.threadIdx.x // WARP * 4 + cuda.threadIdx.x // 8 % 4, R8 * down, threads // 8):
+        y, r = slot // 4 % down, slot // (4 * down) * 4 + slot % 4
+        i = first + y // lanes_down * lanes_down * R8 + y % lanes_down + r * lanes_down
+        copy_column(tile, x, b, i, slot, R8 * down + PAD_P, width, asynchronous)
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_turned_tile(tile, x, b, first, length, across, width, threads, asynchronous):
+    """tile[c, slot of r] = x[b, first + r, c]: turned around, so that a thread's columns are neighbours.
+
+    Its column j is row x + j across; four of them, or the two that are left, lie side by side.
+    """
+    fours = length // (4 * across) * 4 * across
+    for slot in range(cuda.threadIdx.x // WARP * 4 + cuda.threadIdx.x // 8 % 4, length, threads // 8):
+        if slot < fours:
+            i = slot // (4 * across) * 4 * across + slot // 4 % across + slot % 4 * across
+        else:
+            i = fours + (slot - fours) // 2 + slot % 2 * across
+        copy_column(tile, x, b, first + i, slot, length + PAD, width, asynchronous)
+
+
+@cuda.jit(device=True, forceinline=True)
 def multiply(acc, factor):
     """acc[r, c] *= factor."""
     for r in range(acc.shape[0]):
@@ -63,43 +102,45 @@ def multiply(acc, factor):
 
 
 @cuda.jit(device=True, forceinline=True)
-def add_column(s, a, b_four, j):
-    """s[r, j] += sum_e a[r, e] b[e]."""
-    for e in range(4):
-        for r in range(R8):
-            s[r, j] += a[r, e] * b_four[e]
+def add_down(s, a, b_four, e, j):
+    """s[r, j] += a[r, e] b[e], from the first row down."""
+    for r in range(R8):
+        s[r, j] += a[r, e] * b_four[e]
 
 
 @cuda.jit(device=True, forceinline=True)
-def add_four_terms(s, a, row, lanes_down, b, x, across, width, c):
-    """s[r, j] += the four terms of their dot product from column c on."""
-    four = cuda.local.array((R8, 4), float32)
-    stride = width + PAD
+def add_up(s, a, b_four, e, j):
+    """s[r, j] += a[r, e] b[e], from the last row up."""
     for r in range(R8):
-        a_four = load4(a, (row + r * lanes_down) * stride + c)
-        for e in range(4):
-            four[r, e] = a_four[e]
-    columns = s.shape[1]
-    add_column(s, four, load4(b, x * stride + c), 0)
-    add_column(s, four, load4(b, (x + across) * stride + c), 1)
-    if columns > 2:
-        add_column(s, four, load4(b, (x + 2 * across) * stride + c), 2)
-    if columns > 3:
-        add_column(s, four, load4(b, (x + 3 * across) * stride + c), 3)
-    if columns > 4:
-        add_column(s, four, load4(b, (x + 4 * across) * stride + c), 4)
-        add_column(s, four, load4(b, (x + 5 * across) * stride + c), 5)
-    if columns > 6:
-        add_column(s, four, load4(b, (x + 6 * across) * stride + c), 6)
-        add_column(s, four, load4(b, (x + 7 * across) * stride + c), 7)
+        s[R8 - 1 - r, j] += a[R8 - 1 - r, e] * b_four[e]
 
 
 @cuda.jit(device=True, forceinline=True)
 def add_wide_dots(s, a, row, b, x, across, width):
-    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of tiles a and b."""
-    for c in range(0, width, 8):
-        add_four_terms(s, a, row, WARP // across, b, x, across, width, c)
-        add_four_terms(s, a, row, WARP // across, b, x, across, width, c + 4)
+    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of tiles a and b, for two to four columns j."""
+    four = cuda.local.array((R8, 4), float32)
+    stride = width + PAD
+    for c in range(0, width, 4):
+        for r in range(R8):
+            a_four = load4(a, (row + r * (WARP // across)) * stride + c)
+            for e in range(4):
+                four[r, e] = a_four[e]
+        cuda.syncwarp()  # orders nothing but the compiler's loads: with a complete it goes down and up the columns
+        b0, b1 = load4(b, x * stride + c), load4(b, (x + across) * stride + c)
+        if s.shape[1] == 2:
+            for e in range(4):
+                add_down(s, four, b0, e, 0)
+                add_up(s, four, b1, e, 1)
+        else:
+            b2 = load4(b, (x + 2 * across) * stride + c)
+            for e in range(4):
+                add_down(s, four, b0, e, 0)
+                add_up(s, four, b1, e, 1)
+                add_down(s, four, b2, e, 2)
+        if s.shape[1] == 4:
+            b3 = load4(b, (x + 3 * across) * stride + c)
+            for e in range(4):
+                add_down(s, four, b3, e, 3)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -122,28 +163,55 @@ def load_eight(p, p_tile, k, y, down):
 
 @cuda.jit(device=True, forceinline=True)
 def add_outer_product(acc, p_tile, y, down, v, x, across, width, k):
-    """acc[r, c] += p[row of r, k] v[k, col(c)]; the columns of :func:`fa_numba.tiles.add_products`."""
+    """acc[r, c] += p[row of r, k] v[k, col(c)]; the columns of :func:`fa_numba.tiles.add_products`, a pair at the end.
+
+    Down one column and up the next: then two neighbouring multiply-adds have a factor in common, and the second reads a
+    register less. An instruction that reads three takes a cycle more.
+    """
     p = cuda.local.array(R8, float32)
     load_eight(p, p_tile, k, y, down)
-    for g in range(acc.shape[1] // 4):
+    groups = acc.shape[1] // 4
+    for g in range(groups):
         four = load4(v, k * (width + PAD) + 4 * (x + g * across))
-        for c in range(4):
-            for r in range(R8):  # inside: a column of v stays at hand for eight products
+        for c in range(0, 4, 2):
+            for r in range(R8):
                 acc[r, 4 * g + c] += p[r] * four[c]
+            for r in range(R8):
+                acc[R8 - 1 - r, 4 * g + c + 1] += p[R8 - 1 - r] * four[c + 1]
+    if acc.shape[1] % 4 == 2:
+        two = load2(v, k * (width + PAD) + 4 * groups * across + 2 * x)
+        for r in range(R8):
+            acc[r, 4 * groups] += p[r] * two[0]
+        for r in range(R8):
+            acc[R8 - 1 - r, 4 * groups + 1] += p[R8 - 1 - r] * two[1]
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_eight_products(acc, p_tile, y, down, v, x, across, width, k):
+    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over eight k."""
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 1)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 2)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 3)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 4)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 5)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 6)
+    add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 7)
 
 
 @cuda.jit(device=True, forceinline=True)
 def add_wide_products(acc, p_tile, y, down, v, x, across, length, width):
-    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over the length keys of tile v, a multiple of eight."""
-    for k in range(0, length, 8):
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 1)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 2)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 3)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 4)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 5)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 6)
-        add_outer_product(acc, p_tile, y, down, v, x, across, width, k + 7)
+    """acc[r, c] += sum_k p[row of r, k] v[k, col(c)], over the length keys of tile v, a multiple of sixteen."""
+    for k in range(0, length, 16):
+        add_eight_products(acc, p_tile, y, down, v, x, across, width, k)
+        add_eight_products(acc, p_tile, y, down, v, x, across, width, k + 8)
+
+
+@cuda.jit(device=True, forceinline=True)
+def add_turned_dots(s, a, y, down, b, x, across, width):
+    """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width, a multiple of eight; both tiles turned."""
+    for c in range(0, width, 8):
+        add_eight_products(s, a, y, down, b, x, across, s.shape[1] * across, c)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -185,15 +253,17 @@ def wide_row_sum(value, across):
 
 
 @cuda.jit(device=True, forceinline=True)
-def store_wide_rows(out, acc, b, first, x, across):
-    """out[b, first + r WARP / across, col(c)] = acc[r, c], as far as out reaches."""
+def store_wide_rows(out, acc, b, first, x, across, adds):
+    """out[b, first + r WARP / across, col(c)] = acc[r, c], as far as out reaches; or +=, of rows of whole fours only."""
     whole = out.shape[2] % 4 == 0  # every row of out starts at a multiple of 16 bytes
     for r in range(R8):
         i = first + r * (WARP // across)
         for g in range(acc.shape[1] // 4):
             column = 4 * (x + g * across)
             if whole and i < out.shape[1] and column < out.shape[2]:
-                store4(out, (b, i, column), (acc[r, 4 * g], acc[r, 4 * g + 1], acc[r, 4 * g + 2], acc[r, 4 * g + 3]))
+                old = load4(out, (b, i, column)) if adds else (float32(0), float32(0), float32(0), float32(0))
+                new = (old[0] + acc[r, 4 * g], old[1] + acc[r, 4 * g + 1])
+                store4(out, (b, i, column), (*new, old[2] + acc[r, 4 * g + 2], old[3] + acc[r, 4 * g + 3]))
     if not whole:
         for r in range(R8):
             i = first + r * (WARP // across)
@@ -201,14 +271,3 @@ def store_wide_rows(out, acc, b, first, x, across):
                 column = c // 4 * 4 * across + 4 * x + c % 4
                 if i < out.shape[1] and column < out.shape[2]:
                     out[b, i, column] = acc[r, c]
-
-
-@cuda.jit(device=True, forceinline=True)
-def add_stored_rows(acc, out, b, first, x, across):
-    """acc[r, c] += out[b, first + r WARP / across, col(c)], as far as out reaches."""
-    for r in range(R8):
-        i = first + r * (WARP // across)
-        for c in range(acc.shape[1]):
-            column = c // 4 * 4 * across + 4 * x + c % 4
-            if i < out.shape[1] and column < out.shape[2]:
-                acc[r, c] += out[b, i, column]

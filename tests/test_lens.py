@@ -185,6 +185,37 @@ def test_sixteen_bytes_go_by_quarter_warps(stride, ways):
 
 
 @cuda.jit
+def places_kernel(places, y):
+    tile = cuda.shared.array(128, float32, alignment=16)
+    t = cuda.threadIdx.x
+    store4(tile, 4 * t, (1.0, 2.0, 3.0, 4.0))
+    cuda.syncwarp()
+    y[t] = load4(tile, 4 * places[t])[0]
+
+
+LANES = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    ("places", "wavefronts"),
+    [
+        (LANES, 4),
+        (LANES // 2, 2),  # lanes 0 and 1 share one, 2 and 3, ...
+        (LANES % 2 + LANES // 4 * 2, 2),  # lanes 0 and 2, 1 and 3, ...
+        (LANES // 4, 2),
+        (LANES * 0, 2),
+        (LANES % 4 + LANES // 8 * 4, 4),  # lanes 0 and 4, ...
+        (np.where(LANES < 31, LANES // 2, 16), 4),  # all pairs but the last
+    ],
+)
+def test_a_load_of_sixteen_bytes_takes_half_as_long_where_neighbours_share_addresses(places, wavefronts):
+    launch = traced(places_kernel, 32, places, np.zeros(32))
+    (store,), (load,) = launch.select("tile", "store"), launch.select("tile", "load")
+    assert (load.wavefronts, load.conflicts, load.ways) == (wavefronts, 0, 1)
+    assert (store.wavefronts, store.conflicts, store.ways) == (4, 0, 1)
+
+
+@cuda.jit
 def parts_kernel(y):
     memory = cuda.shared.array(0, float32)
     left, right = part(memory, 0, 32), memory[32:64]

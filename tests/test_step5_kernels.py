@@ -138,12 +138,12 @@ def test_scores_out_of_the_ordinary(rng):
 
 
 def test_the_ledger(rng):
-    """Beyond inputs and gradients, delta and a counter for each tile of queries."""
+    """Beyond inputs and gradients, delta and counters: for each tile of queries, each block of keys, and one for all."""
     q, k, v, do = inputs(rng, ((2, 17, 4), (1, 3, 4), (1, 3, 4)))
     with device.ledger() as memory:
         WIDE(q, k, v, do)
     vector = 2 * 17 * 4
-    held = {"turns": 4 * (2 * 2 + 2 + 1), "delta": vector, "m": vector, "l": vector}
+    held = {"turns": 4 * (2 * 2 + 1 + 1), "delta": vector, "m": vector, "l": vector}
     arrays = {"q": q, "k": k, "v": v, "o": do, "do": do, "dq": q, "dk": k, "dv": v}
     assert memory.at_peak == held | {name: x.nbytes for name, x in arrays.items()}
     assert memory.held == 0
@@ -251,12 +251,31 @@ def test_rungs(rng, monkeypatch):
         assert_gradients(rung(do, q, k, v, *saved, causal=True), q, k, v, do, causal=True)
 
 
-@pytest.mark.parametrize(
-    ("heads", "n", "takes"), [(1, 4096, False), (1, 16384, True), (32, 1024, True), (16, 512, False)]
-)
-def test_blocks_of_keys_must_occupy_half_the_device(monkeypatch, heads, n, takes):
+@pytest.mark.parametrize(("heads", "n", "takes"), [(1, 4096, True), (1, 129, True), (32, 100, False), (66, 100, True)])
+def test_a_single_tile_of_keys_is_for_small_tiles(monkeypatch, heads, n, takes):
+    """Unless there are heads enough to occupy half the device."""
     monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
     assert wide_tiles.takes(pose(heads, n)) == takes
+
+
+@pytest.mark.parametrize(("heads", "n", "splits"), [(1, 4096, 8), (1, 256, 2), (32, 4096, 1), (1, 32768, 1)])
+def test_few_blocks_of_keys_share_their_queries(monkeypatch, launches, heads, n, splits):
+    """As many as the device has room for, each with four tiles of queries or more."""
+    monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
+    monkeypatch.setattr(wide_tiles, "launch_delta", lambda *_: None)
+    x, row = np.zeros((heads, n, 64), np.float32), np.zeros((heads, n), np.float32)
+    step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row)
+    assert launches[-1][0] == heads * (n // 128) * splits
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("widths", [(4, 8), (6, 5)])
+def test_shares_of_the_queries_add_up(rng, limited, widths, causal):
+    """Also where rows are no whole fours, which are not shared out."""
+    limited(48 * 1024)
+    d, d_v = widths
+    q, k, v, do = inputs(rng, ((2, 130, d), (1, 40, d), (1, 40, d_v)))
+    assert_gradients(WIDE(q, k, v, do, causal=causal), q, k, v, do, causal)
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"])

@@ -170,8 +170,9 @@ class KernelArray:
             raise TypeError(f"a {length}-wide access needs a float32 or float64 array, not {self.dtype}")
         if not self._data.flags.c_contiguous:
             raise ValueError(f"a {length}-wide access needs a C-contiguous array; this one has strides {self.strides}")
-        if self.alignment % 16 or self._offset(index) % 16:
-            what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of 16 bytes"
+        unit = min(16, length * self.itemsize)
+        if self.alignment % unit or self._offset(index) % unit:
+            what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of {unit} bytes"
             raise self._launch.thread_error(MisalignedAccessError, what)
         return (*index[:-1], slice(first, end))
 

@@ -5,6 +5,11 @@ in the bytecode, with the calls that lead there) counts as executed together by 
 k-th execution of it within the block. That is what a GPU does where all lanes of a warp take the same way, or some sit
 out a guarded access. Where lanes go round a loop that holds a branch, the k-th execution of one may fall into another
 round than that of its neighbour, and the pairs differ from a GPU's; sums over bytes and elements do not.
+
+Shared memory delivers 32 words at a time, so a request of 8 bytes a lane is split into the halves of the warp, and one
+of 16 bytes into its quarters. A load is split half as often if every lane has the address of the lane beside it, or
+every lane that of the lane two further on: lanes n and n ^ 1, or n and n ^ 2 (an NVIDIA engineer, in
+https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228/2).
 """
 
 from __future__ import annotations
@@ -136,8 +141,11 @@ class Line:
     def _add_banks(self, requests: np.ndarray, threads: np.ndarray, offsets: np.ndarray, size: int) -> None:
         """Split each request as the hardware does, and see how many words of one bank every part wants."""
         words = (offsets[:, None] + np.arange(0, max(size, WORD), WORD)) // WORD
-        vector = min(size, 16)
-        part = threads % WARP_SIZE * max(vector, WORD) // (WORD * BANKS)
+        lanes = threads % WARP_SIZE
+        parts = np.full(len(lanes), max(1, min(size, 16) // WORD))  # of the request
+        if self.kind == LOAD:
+            parts[_have_twins(requests, lanes, offsets)] //= 2
+        part = lanes * np.maximum(parts, 1) // WARP_SIZE
         half = np.arange(words.shape[1]) * WORD // 16  # a float64 vector of four is two instructions
         phases = (requests[:, None] * _PHASES + part[:, None] + 4 * half).ravel()
         distinct = _pairs(phases, words.ravel())
@@ -176,6 +184,18 @@ class Traffic:
             site = self.sites[number]
             line = self._lines[site.region, site.kind, site.lines]
             line.add(block.threads[rows], block.offsets[rows], site.size)
+
+
+def _have_twins(requests: np.ndarray, lanes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Say of each access whether in its request all lanes share their addresses with n ^ 1, or all with n ^ 2."""
+    _, number = np.unique(requests, return_inverse=True)
+    table = np.full((number.max() + 1, WARP_SIZE), -1)  # where no lane reads
+    table[number, lanes] = offsets
+    shared = np.zeros(len(table), bool)
+    for distance in (1, 2):
+        twins = table[:, np.arange(WARP_SIZE) ^ distance]
+        shared |= ((table == twins) | (table < 0) | (twins < 0)).all(axis=1)
+    return shared[number]
 
 
 def _requests(threads: np.ndarray) -> np.ndarray:

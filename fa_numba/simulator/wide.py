@@ -7,6 +7,11 @@ from greenlet import getcurrent
 from fa_numba.simulator.arrays import KernelArray
 
 
+def load2(array: KernelArray, index: Any) -> tuple:
+    """Return the two elements from ``index`` on."""
+    return tuple(array.read_run(index, 2))
+
+
 def load4(array: KernelArray, index: Any) -> tuple:
     """Return the four elements from ``index`` on."""
     return tuple(array.read_run(index, 4))
@@ -17,6 +22,11 @@ def store4(array: KernelArray, index: Any, values: tuple) -> None:
     if len(values) != 4:
         raise TypeError(f"store4 writes a tuple of 4 values; {len(values)} were given")
     array.write_run(index, values)
+
+
+def copy1(to: KernelArray, to_index: Any, array: KernelArray, index: Any) -> None:
+    """Begin to copy one element: until the thread has waited for it, it is not there."""
+    getcurrent().copies.append(to.begin_copy(to_index, array.read_run(index, 1)))
 
 
 def copy4(to: KernelArray, to_index: Any, array: KernelArray, index: Any) -> None:

@@ -15,9 +15,11 @@ from fa_numba.tiles import PAD, clear
 from fa_numba.wide_tiles import (
     PAD_P,
     R8,
+    add_turned_dots,
     add_visible_wide_products,
-    add_wide_dots,
     add_wide_products,
+    copy_turned_rows,
+    copy_turned_tile,
     copy_wide_tile,
     multiply,
     place,
@@ -57,7 +59,7 @@ TILES = {
     256: (Tile(128, 2, 16),),
 }
 FEW = Tile(64, 8, 8)  # for problems of few queries, up to head dim 64
-COLUMNS = (2, 3, 4, 6, 8)  # that a thread can have of a tile
+COLUMNS = (2, 4, 6, 8)  # that a thread can have of a tile: fours, and a pair
 LEAST_TILES = 2  # of keys that a split should have
 BLOCKS = 2  # a multiprocessor should have
 
@@ -73,8 +75,8 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
     lanes_down = WARP // across
     warp_rows = R8 * lanes_down
     width = d_v // across
-    k_start = block_q * (d + PAD)
-    v_start = k_start + block_k * (d + PAD)
+    k_start = d * (block_q + PAD_P)
+    v_start = k_start + d * (block_k + PAD)
     p_start = v_start + block_k * (d_v + PAD)
 
     @cuda.jit(device=True, forceinline=True)
@@ -117,7 +119,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
     def wide_flash_forward_kernel(q, k, v, o, m_out, l_out, scale, group, offset, share):
         """One block: block_q queries of a head against a share of its keys (Dao 2023, algorithm 1)."""
         memory = cuda.shared.array(0, float32)
-        q_tile, k_tile = part(memory, 0, k_start), part(memory, k_start, block_k * (d + PAD))
+        q_tile, k_tile = part(memory, 0, k_start), part(memory, k_start, d * (block_k + PAD))
         v_tile = part(memory, v_start, block_k * (d_v + PAD))
         p_tile = part(memory, p_start, block_k * (block_q + PAD_P))
         x, y, row = place(across)
@@ -137,9 +139,9 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
         clear(acc)
         start = cuda.blockIdx.y * share
         end = min(start + share, min(n_k, first_q + block_q + offset) if causal else n_k)
-        copy_wide_tile(q_tile, q, b, first_q, block_q, d, threads, asynchronous)
+        copy_turned_rows(q_tile, q, b, first_q, down, lanes_down, d, threads, asynchronous)
         if start < end:
-            copy_wide_tile(k_tile, k, b // group, start, block_k, d, threads, asynchronous)
+            copy_turned_tile(k_tile, k, b // group, start, block_k, across, d, threads, asynchronous)
         for first_k in range(start, end, block_k):
             if asynchronous:
                 wait_for_copies()
@@ -152,7 +154,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
             partly = causal and least < block_k - 1
             if sees_some:
                 clear(s)
-                add_wide_dots(s, q_tile, row, k_tile, x, across, d)  # S = Q K^T scale
+                add_turned_dots(s, q_tile, y, down, k_tile, x, across, d)  # S = Q K^T scale
                 multiply(s, scale)
                 if partly or first_k + block_k > n_k:
                     hide(s, x, int32(min(n_k - first_k, block_k)), edge)
@@ -162,7 +164,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
                 wait_for_copies()
             cuda.syncthreads()  # v and p are there, and all are done with k
             if first_k + block_k < end:
-                copy_wide_tile(k_tile, k, b // group, first_k + block_k, block_k, d, threads, asynchronous)
+                copy_turned_tile(k_tile, k, b // group, first_k + block_k, block_k, across, d, threads, asynchronous)
             if sees_some and partly:  # O += P V
                 last = min(block_k, least + warp_rows)
                 add_visible_wide_products(acc, p_tile, y, down, v_tile, x, across, 0, last, d_v, 1, edge)
@@ -170,7 +172,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
                 add_wide_products(acc, p_tile, y, down, v_tile, x, across, block_k, d_v)
         part_b = cuda.blockIdx.y * q.shape[0] + b
         normalize(acc, m, l, m_out, l_out, part_b, first_q + row, x)
-        store_wide_rows(o, acc, part_b, first_q + row, x, across)
+        store_wide_rows(o, acc, part_b, first_q + row, x, across, False)
 
     return wide_flash_forward_kernel
 
@@ -187,12 +189,12 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
     return next((tile for tile in fitting if 4 * _elements(tile, posed) <= limits.shared_per_block), None)
 
 
-def check_tile(tile: Tile) -> None:
-    """Raise ValueError for a tile that the kernels of wide tiles cannot have."""
+def check_tile(tile: Tile, columns: tuple[int, ...]) -> None:
+    """Raise ValueError for a tile that a kernel of wide tiles, which takes so many columns, cannot have."""
     whole_warps = tile.across in (8, 16) and tile.block_q > 0 and tile.block_q % (R8 * WARP // tile.across) == 0
-    if tile.columns not in COLUMNS or not whole_warps:
+    if tile.columns not in columns or not whole_warps:
         raise ValueError(
-            f"{tile} is no tile: across must be 8 or 16, columns one of {COLUMNS}, and block_q a multiple of "
+            f"{tile} is no tile: across must be 8 or 16, columns one of {columns}, and block_q a multiple of "
             f"{R8} * {WARP} / across"
         )
 
@@ -202,7 +204,7 @@ def launch(call: arrays.Call, posed: problem.Problem, o: Any, m: Any, l: Any, ti
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
         raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
-    check_tile(tile)
+    check_tile(tile, COLUMNS)
     device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(tile.block_q, tile.block_k))
     d, d_v = _padded(tile, posed)
     blocks = posed.heads * -(-posed.n_q // tile.block_q)
@@ -237,5 +239,5 @@ def _padded(tile: Tile, posed: problem.Problem) -> tuple[int, int]:
 def _elements(tile: Tile, posed: problem.Problem) -> int:
     """Count the elements of the tiles of q, k, v and p."""
     d, d_v = _padded(tile, posed)
-    of_q, of_p = tile.block_q * (d + PAD), tile.block_k * (tile.block_q + PAD_P)
-    return of_q + tile.block_k * (d + d_v + 2 * PAD) + of_p
+    of_q_and_p = (d + tile.block_k) * (tile.block_q + PAD_P)
+    return of_q_and_p + d * (tile.block_k + PAD) + tile.block_k * (d_v + PAD)

@@ -19,7 +19,6 @@ from fa_numba.tiles import PAD, clear
 from fa_numba.wide_tiles import (
     PAD_P,
     R8,
-    add_stored_rows,
     add_visible_wide_products,
     add_wide_dots,
     add_wide_products,
@@ -37,7 +36,9 @@ TILES = {
     64: (Tile(128, 4, 8), Tile(64, 2, 8)),
     128: (Tile(128, 3, 16), Tile(64, 2, 16)),
 }
-NUMBERS = 4
+NUMBERS = 4  # that the threads of a block share, or rather 16 bytes: what follows must start at a multiple
+HEAD, BLOCK, SPLIT = 0, 1, 2  # which of k's heads, of its blocks of keys, and of the shares of their queries it is
+COLUMNS = (2, 3, 4)  # that a thread can have of a tile
 LEAST_TILES = 4  # of queries that a split should have
 WARPS = 8  # that a multiprocessor should have: two for each of its schedulers
 
@@ -175,6 +176,11 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                         old_c = float32(0) if is_first else dq[h, i, 4 * qx + c]
                         dq[h, i, 4 * qx + c] = old_c + acc[r, c]
 
+    @cuda.jit(device=True, forceinline=True)
+    def tile_of(step, number, group, tiles):
+        """Return the head, of those that share the block's keys, and the first query of a step: the last ones first."""
+        return int32(number[HEAD] * group + step % group), int32((tiles - 1 - step // group) * block_q)
+
     @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
     def wide_flash_backward_kernel(do, q, k, v, m, l, delta, dq, dk, dv, turns, scale, group, offset, splits):
         """One block: block_k keys of a head against its share of the queries that see them (Dao 2023, algorithm 2)."""
@@ -183,39 +189,37 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         q_tile = part(memory, q_start, block_q * (d + PAD))
         do_tile = part(memory, do_start, block_q * (d_v + PAD))
         p_tile = part(memory, p_start, block_q * stride_p)
-        number = cuda.shared.array(NUMBERS, int32)  # more than the one, to keep what follows at 16 bytes
+        number = cuda.shared.array(NUMBERS, int32)  # read anew when wanted, lest they fill registers
         x, y, row = place(across)
-        t = cuda.threadIdx.x
-        qx, qy = t // 2 % fours, t % 2 + t // (2 * fours) * 2
+        qx, qy = cuda.threadIdx.x // 2 % fours, cuda.threadIdx.x % 2 + cuda.threadIdx.x // (2 * fours) * 2
         n_q, n_k = q.shape[1], k.shape[1]
         tiles = (n_q + block_q - 1) // block_q
-        if t == 0:  # blocks count themselves: one that must wait has started after all those it waits for
-            number[0] = cuda.atomic.add(turns, turns.shape[0] - 1, 1)
+        if cuda.threadIdx.x == 0:  # blocks count themselves: one that must wait has started after all it waits for
+            ticket = cuda.atomic.add(turns, turns.shape[0] - 1, 1)
+            number[HEAD] = ticket % k.shape[0]
+            number[SPLIT] = ticket // k.shape[0] % splits
+            number[BLOCK] = ticket // k.shape[0] // splits
         cuda.syncthreads()
-        b, split, block = number[0] % k.shape[0], number[0] // k.shape[0] % splits, number[0] // k.shape[0] // splits
-        first_k = block * block_k
+        first_k = int32(number[BLOCK] * block_k)
         s = cuda.local.array((R8, columns), float32)
         acc_k = cuda.local.array((R8, width), float32)
         acc_v = cuda.local.array((R8, width_v), float32)
         acc_q = cuda.local.array((rows_q, 4), float32)
         clear(acc_k)
         clear(acc_v)
-        copy_wide_tile(k_tile, k, b, first_k, block_k, d, threads, asynchronous)
-        copy_wide_tile(v_tile, v, b, first_k, block_k, d_v, threads, asynchronous)
+        copy_wide_tile(k_tile, k, number[HEAD], first_k, block_k, d, threads, asynchronous)
+        copy_wide_tile(v_tile, v, number[HEAD], first_k, block_k, d_v, threads, asynchronous)
         # The last queries first: they see the keys of every block. The first block also writes rows that see nothing.
-        first = max(0, first_k - offset) // block_q if causal and block > 0 else 0
-        steps = group * (tiles - first)
-        start = split * ((steps + splits - 1) // splits)
-        end = min(steps, start + (steps + splits - 1) // splits)
-        if start < end:
-            h, first_q = b * group + start % group, (tiles - 1 - start // group) * block_q
+        first = max(0, first_k - offset) // block_q if causal and first_k > 0 else 0
+        steps = int32(group * (tiles - first))
+        if number[SPLIT] < steps:
+            h, first_q = tile_of(number[SPLIT], number, group, tiles)
             copy_wide_tile(q_tile, q, h, first_q, block_q, d, threads, asynchronous)
             copy_wide_tile(do_tile, do, h, first_q, block_q, d_v, threads, asynchronous)
-        for step in range(start, end):
-            h = b * group + step % group  # the query heads that share this key head
-            i_tile = tiles - 1 - step // group
-            first_q = i_tile * block_q
-            next_h, next_q = b * group + (step + 1) % group, (tiles - 1 - (step + 1) // group) * block_q
+        step = number[SPLIT]
+        while step < steps:
+            h, first_q = tile_of(step, number, group, tiles)
+            step = int32(step + splits)
             if asynchronous:
                 wait_for_copies()
             cuda.syncthreads()
@@ -245,7 +249,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
             cuda.syncwarp()  # the warp is done with p, whose place ds takes
             store_wide(p_tile, s, x, y, across, down)
             cuda.syncthreads()  # the whole of ds is there, and all are done with do
-            if step + 1 < end:
+            if step < steps:
+                next_h, next_q = tile_of(step, number, group, tiles)
                 copy_wide_tile(do_tile, do, next_h, next_q, block_q, d_v, threads, asynchronous)
             if partly:  # dK += dS^T Q
                 begin = max(0, -least)
@@ -257,23 +262,21 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                 add_visible_dq(acc_q, p_tile, k_tile, qx, qy, seen)
             else:
                 add_dq(acc_q, p_tile, k_tile, qx, qy)
-            turn = h * tiles + i_tile
-            await_turn(turns, turn, block)  # of the blocks of keys
-            if step + 1 < end:
+            h, first_q = tile_of(step - splits, number, group, tiles)
+            turn = h * tiles + first_q // block_q
+            await_turn(turns, turn, number[BLOCK])  # of the blocks of keys
+            if step < steps:
+                next_h, next_q = tile_of(step, number, group, tiles)
                 copy_wide_tile(q_tile, q, next_h, next_q, block_q, d, threads, asynchronous)
-            add_to_memory(dq, acc_q, h, first_q + qy, qx, scale, block == 0)
+            add_to_memory(dq, acc_q, h, first_q + qy, qx, scale, first_k == 0)
             end_turn(turns, turn)
         multiply(acc_k, scale)
-        turn = q.shape[0] * tiles + block * k.shape[0] + b
         if splits > 1:  # dk and dv are summed in turns, too
-            await_turn(turns, turn, split)
-            if split > 0:
-                add_stored_rows(acc_k, dk, b, first_k + row, x, across)
-                add_stored_rows(acc_v, dv, b, first_k + row, x, across)
-        store_wide_rows(dk, acc_k, b, first_k + row, x, across)
-        store_wide_rows(dv, acc_v, b, first_k + row, x, across)
+            await_turn(turns, q.shape[0] * tiles + number[BLOCK] * k.shape[0] + number[HEAD], number[SPLIT])
+        store_wide_rows(dk, acc_k, number[HEAD], first_k + row, x, across, number[SPLIT] > 0)
+        store_wide_rows(dv, acc_v, number[HEAD], first_k + row, x, across, number[SPLIT] > 0)
         if splits > 1:
-            end_turn(turns, turn)
+            end_turn(turns, q.shape[0] * tiles + number[BLOCK] * k.shape[0] + number[HEAD])
 
     return wide_flash_backward_kernel
 
@@ -292,10 +295,13 @@ def choose_tile(posed: problem.Problem) -> Tile | None:
 
 
 def takes(posed: problem.Problem) -> bool:
-    """Say whether the kernel is the one for a problem: a tile fits, and its blocks of keys occupy half the device."""
+    """Say whether the kernel is the one for a problem: a tile fits, and its blocks have more than one tile of keys.
+
+    Or else there are enough of them to occupy half the device.
+    """
     tile = choose_tile(posed)
     multiprocessors = device.device_limits().multiprocessors
-    return tile is not None and 2 * posed.heads_kv * -(-posed.n_k // tile.block_q) >= multiprocessors
+    return tile is not None and (posed.n_k > tile.block_q or 2 * posed.heads_kv >= multiprocessors)
 
 
 def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any, tile: Tile | None = None) -> None:
@@ -303,7 +309,7 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
         raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
-    check_tile(tile)
+    check_tile(tile, COLUMNS)
     block_k, block_q = tile.block_q, tile.block_k
     if block_q * _padded(tile, posed)[0] // 4 % tile.threads:
         raise ValueError(f"{tile} does not divide the rows of dq, {posed.d} wide, among its {tile.threads} threads")
@@ -316,6 +322,8 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     arrays.fill_with_zeros(turns, call.stream)
     room = limits.multiprocessors * _side_by_side(tile, posed, limits.shared_per_block)
     splits = max(1, min(room // blocks, tiles // posed.heads_kv // LEAST_TILES))
+    if posed.d % 4 or posed.d_v % 4:
+        splits = 1  # rows that are no whole fours are not added to
     device.launch(
         make_wide_flash_backward(tile, *_padded(tile, posed), posed.causal, limits.asynchronous),
         blocks * splits,
