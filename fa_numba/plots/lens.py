@@ -77,7 +77,8 @@ def _words(lanes: Sequence[int | None], size: int) -> tuple[np.ndarray, np.ndarr
 def shared_banks(panels: Mapping[str, Sequence[int | None]], size: int, title: str) -> Figure:
     """Draw which bank of shared memory each lane of a request wants, and in how many turns all are served.
 
-    A request of 16 bytes a lane is served in four quarters of a warp: the first one is drawn.
+    A request of 16 bytes a lane is served in four quarters of a warp, unless neighbouring lanes share addresses: the
+    first one is drawn.
 
     Parameters
     ----------

@@ -172,7 +172,9 @@ class KernelArray:
             raise ValueError(f"a {length}-wide access needs a C-contiguous array; this one has strides {self.strides}")
         unit = min(16, length * self.itemsize)
         if self.alignment % unit or self._offset(index) % unit:
-            what = f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of {unit} bytes"
+            what = (
+                f"makes a {length}-wide access at {index_text(index)}, which need not lie at a multiple of {unit} bytes"
+            )
             raise self._launch.thread_error(MisalignedAccessError, what)
         return (*index[:-1], slice(first, end))
 
