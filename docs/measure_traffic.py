@@ -52,6 +52,8 @@ METRICS = {
     "load_bytes": "smsp__sass_data_bytes_mem_global_op_ld.sum",
     "copy_requests": "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
     "copy_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "cached_copy_requests": "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "cached_copy_sectors": "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
     "copy_bytes": "smsp__sass_data_bytes_mem_global_op_ldgsts.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
@@ -252,7 +254,7 @@ def measured(row: dict[str, str]) -> Row:
     for copied in ("requests", "sectors", "bytes"):
         for name in (f"load_{copied}", f"shared_store_{copied}"):
             if numbers.get(name) is not None:
-                numbers[name] += numbers[f"copy_{copied}"] or 0
+                numbers[name] += sum(numbers.get(f"{which}_{copied}") or 0 for which in ("copy", "cached_copy"))
     if all(numbers[name] is not None for name in ("additions", "multiplications", "multiply_adds")):
         numbers["flops"] = numbers["additions"] + numbers["multiplications"] + 2 * numbers["multiply_adds"]
     return {name: number for name, number in numbers.items() if number is not None}

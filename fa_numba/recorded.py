@@ -41,7 +41,8 @@ The file holds an object of three entries:
         (that threads asked for) of global memory, ``shared_load_requests``, ``shared_load_wavefronts`` (deliveries) and
         ``shared_load_conflicts``, the same of ``store``, and ``flops`` (multiply-adds are two). Counted is also the
         ``footprint``, in bytes; measured are ``copy_requests``, ``copy_sectors`` and ``copy_bytes`` (from global to
-        shared memory past the registers: among the loads, and the requests among the stores to shared memory),
+        shared memory past the registers: among the loads, and the requests among the stores to shared memory; through
+        the L1 cache ``cached_copy_requests`` and ``cached_copy_sectors``),
         ``additions``, ``multiplications`` and ``multiply_adds``, ``l2_sectors``, ``dram_read`` and ``dram_written``
         (bytes, the caches empty at first), ``nanoseconds``, ``registers`` a thread, ``occupancy`` (percent), and how
         many blocks a multiprocessor can have ``blocks_by_registers``, ``_shared``, ``_warps`` and ``_blocks``.

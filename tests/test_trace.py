@@ -296,8 +296,12 @@ CALLS = {  # by module, calls that come to its barriers
     small_backward: [_backward(TWO_KERNELS, 19, 24, 8)],
     wide_backward: [_backward(WIDE_BACKWARD, 8, 65, 8)],
 }
-# The barrier behind block_sum's reads protects scratch from its caller, and no kernel uses scratch again.
-NOT_NEEDED_YET = "    cuda.syncthreads()\n    return l\n"
+NOT_NEEDED_YET = (
+    # Behind block_sum's reads: it protects scratch from its caller, and no kernel uses scratch again.
+    "    cuda.syncthreads()\n    return l\n",
+    # The product before it has a syncwarp of its own, which is there for the compiler's sake.
+    "            cuda.syncwarp()  # the warp is done with p, whose place ds takes\n",
+)
 
 
 def all_barriers():
