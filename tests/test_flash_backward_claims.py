@@ -78,6 +78,12 @@ CLAIMS = {
         done.flops / done.requested > 67 / 4.8
         for done in (work.flash_forward(4096, 64, 128), work.flash_backward(4096, 64, 128))
     ),
+    "asks for twice the bytes, is still right of the bend, and has less than a fifth of the speed": lambda: (
+        1.9 < work.flash_forward(4096, 64, 64).requested / work.flash_forward(4096, 64, 128).requested < 2.1
+        and work.flash_forward(4096, 64, 64).flops / work.flash_forward(4096, 64, 64).requested > 67 / 4.8
+        and RECORD.one(section="rungs", contestant="one thread a row", **CASE)["ms"]
+        > 5 * ms("flash_forward", "forward")
+    ),
     "its lines lie about the bend": lambda: all(
         done.flops / done.requested < 67 / 4.8 < done.flops / done.footprint
         for done in (work.standard_forward(4096, 64), work.standard_backward(4096, 64))

@@ -7,6 +7,7 @@ import fa_numba
 from fa_numba import device, step3_standard_attention, work
 from fa_numba.step3_standard_attention import RUNGS as STANDARD
 from fa_numba.step4_flash_forward import RUNGS as FORWARD
+from fa_numba.step4_flash_forward import one_thread_a_row
 from fa_numba.step4_flash_forward.wide_tiles import Tile
 from fa_numba.step5_flash_backward import RUNGS as BACKWARD
 
@@ -59,6 +60,14 @@ def test_flash_forward(rng, n):
     (launch,) = fa_numba.trace(FORWARD["8x8 register tiles"], *normal(rng, *[(n, d)] * 3), tile=TILE).launches
     formula = work.flash_forward(n, d, TILE.block_q)
     assert (launch.requested, launch.footprint) == (formula.requested, formula.footprint)
+
+
+def test_flash_forward_with_one_thread_a_row(rng):
+    n, d = 96, 4
+    (launch,) = fa_numba.trace(FORWARD["one thread a row"], *normal(rng, *[(n, d)] * 3)).launches
+    formula = work.flash_forward(n, d, one_thread_a_row.THREADS)
+    assert (launch.requested, launch.footprint) == (formula.requested, formula.footprint)
+    assert one_thread_a_row.THREADS == 64  # as notebook 05 says
 
 
 def test_flash_backward(rng):
