@@ -1,15 +1,25 @@
-"""`make figure`: remake the picture of the README, and its table of the ladder, from the record of a GPU."""
+"""`make figure`: remake the pictures of the README, and its table of the ladder, from a GPU's record and a trace."""
 
 import re
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
+
+import fa_numba
 from fa_numba import memory, plots, recorded
 from fa_numba.contestants import COPY, EFFICIENT, MATH
 from fa_numba.plots.front import ATTENTION, SOFTMAX
+from fa_numba.step2_online_softmax import RUNGS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "front.png"
+LENS = ROOT / "docs" / "lens.png"
+LENS_TEXT = (
+    "Who reads which address at one instant. With a thread a row, the 32 lanes of a warp fetch 32 sectors of 32 bytes, "
+    "and use 4 bytes of each. With a block a row they fetch 4 sectors, and use every byte."
+)
 RECORD = ROOT / "notebooks" / "recorded" / "h200.json"
 START, END = "<!-- ladder: made by `make figure` -->\n", "<!-- end of ladder -->\n"
 LADDER = (  # step, idea, notebook, section, contestant
@@ -65,13 +75,24 @@ def with_front(readme: str, record: recorded.Record) -> str:
     return f"{before}{START}\n{ladder(record)}\n{END}{after}"
 
 
+def lens() -> Figure:
+    """Draw which addresses the lanes of a warp read in the naive softmax and in the block softmax, as traced."""
+    traced = {
+        "a thread a row": fa_numba.trace(fa_numba.naive_softmax, np.zeros((32, 256), np.float32)),
+        "a block a row": fa_numba.trace(RUNGS["three passes"], np.zeros((1, 255), np.float32)),
+    }
+    lines = {name: report.launches[0].select("x", "load")[0] for name, report in traced.items()}
+    return plots.lane_sectors(lines, "At one instant, naive softmax fetches eight times what it uses")
+
+
 def main() -> None:
-    """Write the picture and the README."""
+    """Write the pictures and the README."""
     record = recorded.load(RECORD)
     text = plots.front_page_text(record)
     plots.front_page(record).savefig(PICTURE, dpi=plots.DOTS_PER_INCH, metadata={"Description": text})
+    lens().savefig(LENS, dpi=plots.DOTS_PER_INCH, metadata={"Description": LENS_TEXT})
     README.write_text(with_front(README.read_text(encoding="utf-8"), record), encoding="utf-8")
-    print(f"Wrote {PICTURE.relative_to(ROOT)} and the table of {README.name}")
+    print(f"Wrote {PICTURE.relative_to(ROOT)}, {LENS.relative_to(ROOT)} and the table of {README.name}")
 
 
 if __name__ == "__main__":

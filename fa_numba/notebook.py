@@ -10,6 +10,7 @@ from IPython.display import Markdown, display
 from fa_numba import device
 from fa_numba.contestants import EFFICIENT
 from fa_numba.recorded import Record
+from fa_numba.trace import KernelReport, LineReport
 
 
 def where() -> None:
@@ -52,6 +53,42 @@ def show_table(columns: tuple[str, ...], rows: list[tuple[str, ...]], words: int
     aligned = ["---"] * words + ["---:"] * (len(columns) - words)
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, aligned, *rows)]
     display(Markdown("\n".join(lines)))
+
+
+def show_lines(launch: KernelReport, space: str) -> None:
+    """Show what a traced launch did to a memory, a row for each source line of the kernel.
+
+    Parameters
+    ----------
+    launch : KernelReport
+        Of :func:`fa_numba.trace`.
+    space : str
+        ``"global"``: how many sectors a request fetches, and the share of their bytes that is used. ``"shared"``: in
+        how many turns a request is served at worst.
+    """
+    if space == "global":
+        columns, cells = ("sectors a request", "bytes used"), _sector_cells
+    else:
+        columns, cells = ("turns a request",), _bank_cells
+    rows = [
+        (f"`{text_of((line.calls or (line.line,))[-1])}`", line.array, line.kind, f"{line.requests:,}", *cells(line))
+        for line in launch.lines
+        if line.space == space
+    ]
+    show_table(("line", "array", "", "requests", *columns), rows, words=3)
+
+
+def text_of(line: str) -> str:
+    """Return what stands in a line of a trace or of an error, ``file.py:24 (the text)``, without its comment."""
+    return line.partition(" (")[2].removesuffix(")").partition("  #")[0]
+
+
+def _sector_cells(line: LineReport) -> tuple[str, ...]:
+    return f"{line.sectors_per_request:.3g}", f"{line.used:.1%}".replace(".0%", "%")
+
+
+def _bank_cells(line: LineReport) -> tuple[str, ...]:
+    return (str(line.ways),)
 
 
 def show_rungs(record: Record, step: str, peer: str = EFFICIENT) -> None:

@@ -1,10 +1,15 @@
 """What notebook 05 says of the record in words holds in the record that it reads."""
 
+import dataclasses
+
 import nbformat
+import numpy as np
 import pytest
 from conftest import ROOT
 
-from fa_numba import recorded
+from fa_numba import device, limits, problem, recorded, work
+from fa_numba.step4_flash_forward import wide_tiles as wide_forward
+from fa_numba.step5_flash_backward import wide_tiles as wide_backward
 
 RECORD = recorded.load(ROOT / "notebooks" / "recorded" / "h200.json")
 NOTEBOOK = nbformat.read(ROOT / "notebooks" / "05_flash_backward.ipynb", as_version=4)
@@ -62,6 +67,27 @@ CLAIMS = {
     "at a length of 1,024 MATH is the fastest": lambda: (
         ms(MATH, **SHORT) < min(ms(each, **SHORT) for each in (OURS, STANDARD, EFFICIENT))
     ),
+    "The naive kernel is far below its roof": lambda: SOFTMAXES["naive_softmax"]["gbs"] < 0.05 * 4800,
+    "The passes of notebook 02 begin *left* of the slope": lambda: (  # they ask for twice what counts, and 1.5 times
+        2 * SOFTMAXES["three passes"]["gbs"] > 4800 and 1.5 * SOFTMAXES["two passes"]["gbs"] > 4800
+    ),
+    "just under the slope, where a copy of the array would be too": lambda: (
+        SOFTMAXES["row in registers"]["gbs"] > 0.97 * SOFTMAXES["copy"]["gbs"]
+    ),
+    "Flash is right of it, whatever its tiles read again": lambda: all(
+        done.flops / done.requested > 67 / 4.8
+        for done in (work.flash_forward(4096, 64, 128), work.flash_backward(4096, 64, 128))
+    ),
+    "asks for twice the bytes, is still right of the bend, and has less than a fifth of the speed": lambda: (
+        1.9 < work.flash_forward(4096, 64, 64).requested / work.flash_forward(4096, 64, 128).requested < 2.1
+        and work.flash_forward(4096, 64, 64).flops / work.flash_forward(4096, 64, 64).requested > 67 / 4.8
+        and RECORD.one(section="rungs", contestant="one thread a row", **CASE)["ms"]
+        > 5 * ms("flash_forward", "forward")
+    ),
+    "its lines lie about the bend": lambda: all(
+        done.flops / done.requested < 67 / 4.8 < done.flops / done.footprint
+        for done in (work.standard_forward(4096, 64), work.standard_backward(4096, 64))
+    ),
     "As a softmax the online kernel is hardly faster": lambda: (
         1 < SOFTMAXES["three passes"]["ms"] / SOFTMAXES["two passes"]["ms"] < 1.05
     ),
@@ -72,3 +98,12 @@ CLAIMS = {
 def test_a_claim_stands_in_the_text_and_in_the_record(words):
     assert words in TEXT
     assert CLAIMS[words]()
+
+
+def test_the_kernels_on_the_roofline_have_blocks_of_128_on_an_h200(monkeypatch):
+    h200 = dataclasses.replace(limits.of_capability("9.0"), multiprocessors=132)
+    monkeypatch.setattr(device, "device_limits", lambda: h200)
+    shape = (CASE["heads"], CASE["n"], CASE["d"])
+    posed = problem.check(dict.fromkeys("qkv", shape), False, None, np.dtype(np.float32))
+    for kernels in (wide_forward, wide_backward):
+        assert kernels.choose_tile(posed).block_q == 128

@@ -1,8 +1,10 @@
 """What the text of notebook 04 says of the record of an H200 and of shared memory, held to both."""
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
+import fa_numba
 from fa_numba import limits, recorded
 from fa_numba.plots import measured
 from fa_numba.step4_flash_forward import wide_tiles
@@ -49,3 +51,15 @@ def test_the_fast_kernel_has_as_many_scores_and_sums_as_the_notebook_counts():
     tile = wide_tiles.TILES[64][0]
     assert (tile.columns, 64 // tile.across, wide_tiles.R8) == (8, 8, 8)
     assert 1024 // wide_tiles.FEW.block_q == 16  # blocks, for one head
+
+
+@pytest.mark.parametrize(("n", "block"), [(32, 16), (64, 8), (64, 32)])
+def test_traffic_times_shared_memory_is_as_the_square_of_what_is_multiplied(n, block):
+    """Θ(N² d² / M), by counting: between 24 and 32 bytes times numbers for tiles up to the head dim, whatever N."""
+    d = 32
+    q, k, v = np.random.default_rng(0).standard_normal((3, n, d)).astype(np.float32)
+    (launch,) = fa_numba.trace(fa_numba.flash_forward, q, k, v, block_q=block, block_k=block).launches
+    shared = sum(array.footprint for array in launch.arrays if array.space == "shared") // 4
+    assert shared == 3 * block * d + block**2
+    nbytes = launch["k"].loaded + launch["v"].loaded
+    assert nbytes * shared / (n * d) ** 2 == 8 * (3 + block / d)

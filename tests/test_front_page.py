@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", GLOSSARY]
 TERMS = """
 shared-memory register-tile online-softmax grid thread-block warp lane barrier shuffle coalesced sector occupancy
 multiprocessor kernel thread simulator ledger footprint traffic causal-mask head query-key-value tile accumulator lse
-delta race atomic float32 bandwidth
+delta race atomic float32 bandwidth trace bank-conflict arithmetic-intensity roofline
 """
 
 
@@ -93,6 +93,17 @@ def test_the_picture_was_made_from_the_record(front_page, record):
     assert front_page.PICTURE.stat().st_size < 150_000
     with Image.open(front_page.PICTURE) as picture:
         assert picture.text["Description"] == plots.front_page_text(record), "`make figure` remakes it"
+
+
+def test_the_picture_of_the_lens_is_what_a_trace_shows(front_page):
+    assert f"![{front_page.LENS_TEXT}](docs/{front_page.LENS.name})" in README.splitlines()
+    assert front_page.LENS.stat().st_size < 150_000
+    with Image.open(front_page.LENS) as picture:
+        assert picture.text["Description"] == front_page.LENS_TEXT
+    figure = front_page.lens()
+    titles = [axes.get_title(loc="left") for axes in figure.axes[:2]]
+    assert "32 sectors,\n128 of 1,024 bytes used" in titles[0] and "4 sectors,\n128 of 128 bytes used" in titles[1]
+    plt.close(figure)
 
 
 def test_another_record_changes_picture_line_and_table(front_page, record):
@@ -164,7 +175,7 @@ def test_the_picture_draws_what_was_measured(record):
     both = [record.one(section="forward+backward", **ATTENTION, contestant=name) for name in memory.METHODS]
     assert dots == {row["peak_bytes"] for row in both}
     smaller, faster = both[0]["peak_bytes"] / both[1]["peak_bytes"], both[0]["ms"] / both[1]["ms"]
-    assert f"1/{smaller:.0f} of the memory, {faster:.1f} times as fast" in figure.get_suptitle()
+    assert f"1/{smaller:.0f} of standard's memory, {faster:.1f} times as fast" in figure.get_suptitle()
     plt.close(figure)
 
 

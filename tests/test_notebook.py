@@ -1,6 +1,7 @@
 """What the notebooks call: the check must fail where it should."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,3 +136,24 @@ def test_rungs_of_softmax_are_in_bytes(shown):
 def test_a_record_without_rungs_says_so(shown):
     notebook.show_rungs(recorded.Record(TOLD, [rung("a row", 0, 20.0)]), "backward")
     assert shown == [f"The record ({CASE}) has no rungs of this step."]
+
+
+def access(text, calls=(), **counts):
+    values = {"array": "x", "space": "global", "kind": "load", "requests": 1024, "ways": 0, **counts}
+    return SimpleNamespace(line=text, calls=calls, **values)
+
+
+def test_the_lines_of_a_launch(shown):
+    lines = (
+        access("a.py:3 (m = max(m, x[i, j]))", sectors_per_request=32.0, used=0.125),
+        access("b.py:9 (f)", ("a.py:4 (g(x))", "a.py:7 (load(x)  # four at a time)"), sectors_per_request=4.5, used=1),
+        access("a.py:5 (scratch[0] = m)", array="scratch", space="shared", kind="store", requests=8, ways=4),
+    )
+    notebook.show_lines(SimpleNamespace(lines=lines), "global")
+    notebook.show_lines(SimpleNamespace(lines=lines), "shared")
+    of_global, of_shared = (text.splitlines()[2:] for text in shown)
+    assert of_global == [
+        "| `m = max(m, x[i, j])` | x | load | 1,024 | 32 | 12.5% |",
+        "| `load(x)` | x | load | 1,024 | 4.5 | 100% |",
+    ]
+    assert of_shared == ["| `scratch[0] = m` | scratch | store | 8 | 4 |"]

@@ -30,20 +30,6 @@ def test_exp_overflow_is_finite_up_to_the_marked_point():
     assert abs(x - 88.72) < 0.02
 
 
-def test_lane_sectors_show_what_is_fetched_and_what_is_used():
-    lanes = np.arange(32)
-    figure = plots.lane_sectors({"rows": 1024 * lanes, "neighbours": 4 * lanes}, "title")
-    used = [axes.collections[0].get_array().reshape(-1, 8) for axes in figure.axes[:2]]
-    assert [words.shape[0] for words in used] == [32, 4]
-    assert [words.count() for words in used] == [32, 32]  # each lane once
-    np.testing.assert_array_equal(used[0][:, 0], lanes)
-    np.testing.assert_array_equal(used[1].ravel(), lanes)
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == [
-        "rows:\n32 sectors, 1,024 bytes",
-        "neighbours:\n4 sectors, 128 bytes",
-    ]
-
-
 def test_butterfly_doubles_the_lanes_that_know_the_maximum():
     values = np.random.default_rng(0).permutation(32)
     (axes,) = plots.butterfly(values).axes
@@ -131,7 +117,7 @@ def test_mask_shows_query_0_on_top():
 def test_a_shown_figure_has_a_text_and_is_closed(monkeypatch):
     shown = []
     monkeypatch.setattr(style, "display", shown.append)
-    plots.show(plots.lane_sectors({"one": np.arange(32) * 4}, "title"), "what it shows")
+    plots.show(plots.causal_tiles(32, 16), "what it shows")
     assert shown[0].alt == "what it shows"
     assert shown[0].data.startswith(b"\x89PNG")
     assert plt.get_fignums() == []
@@ -344,6 +330,15 @@ def climbed(record):
         {**standard, "contestant": "torch MATH", "ms": 2.0, "tflops": 20.0, "share": 0.3},
     ]
     return recorded.Record(record.provenance, [{"section": "rungs", "fault": None, **row} for row in rows])
+
+
+def test_a_kernel_with_two_names_has_one_bar(record):
+    """Where the row in registers is a rung, online_softmax launches it."""
+    case = {"section": "rungs", "step": "softmax", "rows": 8, "n": 16, "gbs": 1810, "fault": None}
+    rungs = [{**case, "contestant": "row in registers"}]
+    figure = plots.softmax_bandwidth(recorded.Record(record.provenance, record.rows + rungs), 8, 16)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert sorted(names) == ["copy", "naive_softmax", "row in registers", "torch.softmax"]
 
 
 def test_rungs_stand_beside_their_peers(climbed):

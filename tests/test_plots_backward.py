@@ -124,3 +124,15 @@ def test_live_rates_have_a_panel_of_their_own_even_if_pytorch_is_missing(record)
     figure = plots.backward_rates(record, 2, 1024, live=live)
     assert [axes.get_title(loc="left").split(",")[0] for axes in figure.axes] == ["NVIDIA Made-up", "Here"]
     assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == [row["contestant"] for row in live.rows]
+
+
+def test_wrong_elements_are_framed_and_counted():
+    right = np.arange(6, dtype=np.float64).reshape(2, 3)
+    result = np.add(right, [[0, 1e-7, 0], [0.5, 0, np.nan]])
+    figure = plots.wrong_elements(right, result, "dV", "Without barrier 4")
+    as_it_should_be, as_it_is, _ = figure.axes
+    np.testing.assert_array_equal(as_it_should_be.collections[0].get_array(), right)
+    assert not as_it_should_be.patches
+    frames = [(int(frame.get_y()), int(frame.get_x())) for frame in as_it_is.patches]
+    assert frames == [(1, 0), (1, 2)]
+    assert figure.get_suptitle() == "Without barrier 4\n2 of 6 numbers of dV are wrong (framed)"

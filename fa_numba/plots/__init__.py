@@ -11,17 +11,25 @@ from fa_numba.plots.attention import (
     softmax_jacobian,
     streaming_tiles,
 )
-from fa_numba.plots.backward import backward_rates, backward_tile, barriers, difference_errors, sum_orders
+from fa_numba.plots.backward import (
+    backward_rates,
+    backward_tile,
+    barriers,
+    difference_errors,
+    sum_orders,
+    wrong_elements,
+)
 from fa_numba.plots.errors import error_growth
 from fa_numba.plots.front import front_page, front_page_text, gains
+from fa_numba.plots.lens import access_maps, lane_sectors, shared_banks, traffic_bars
 from fa_numba.plots.measured import attention_rates, attention_times, kernel_times, rungs, softmax_bandwidth
 from fa_numba.plots.memory import CARDS, LONGEST, memory_lengths
+from fa_numba.plots.roofline import roofline
 from fa_numba.plots.softmax import (
     busy_multiprocessors,
     butterfly,
     errors_by_scale,
     exp_overflow,
-    lane_sectors,
     merge_tree,
     running_softmax,
     thread_hierarchy,
@@ -33,6 +41,7 @@ __all__ = [
     "CARDS",
     "DOTS_PER_INCH",
     "LONGEST",
+    "access_maps",
     "attention_rates",
     "attention_shapes",
     "attention_times",
@@ -59,12 +68,16 @@ __all__ = [
     "product_steps",
     "register_tile",
     "requested_traffic",
+    "roofline",
     "rungs",
     "running_softmax",
+    "shared_banks",
     "show",
     "softmax_bandwidth",
     "softmax_jacobian",
     "streaming_tiles",
     "sum_orders",
     "thread_hierarchy",
+    "traffic_bars",
+    "wrong_elements",
 ]

@@ -147,6 +147,37 @@ def _draw_phases(axes: Axes, phases: tuple[str, ...], tiles: dict[str, str], num
     axes.spines[:].set_visible(False)
 
 
+def wrong_elements(right: np.ndarray, result: np.ndarray, name: str, title: str, atol: float = 1e-5) -> Figure:
+    """Draw a matrix as it should be beside what a kernel gave, with a frame around each element that is wrong.
+
+    Parameters
+    ----------
+    right, result : numpy.ndarray of shape (rows, columns)
+        The truth, and what was computed.
+    name : str
+        What the matrix is called.
+    title : str
+        The message; the count of wrong elements follows it.
+    atol : float
+        How far off an element may be.
+    """
+    wrong = ~np.isclose(result, right, rtol=0, atol=atol)
+    limit = np.abs(right).max()
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 3.4), sharey=True)
+        for axes, values, which in zip(panels, (right, result), ("as it should be", "as it came out")):
+            mesh = axes.pcolormesh(values, cmap="PuOr", vmin=-limit, vmax=limit)
+            axes.set_title(f"{name}, {which}", fontsize=11)
+            axes.set(xticks=[], yticks=[], ylim=(len(values), 0), xlabel="column")
+        for row, column in zip(*np.nonzero(wrong)):
+            panels[1].add_patch(Rectangle((column + 0.04, row + 0.04), 0.92, 0.92, fill=False, linewidth=1.5))
+        panels[0].set_ylabel("key")
+        figure.colorbar(mesh, ax=panels.tolist())
+        count = f"{np.count_nonzero(wrong)} of {wrong.size} numbers of {name} are wrong (framed)"
+        figure.suptitle(f"{title}\n{count}", x=0.01, ha="left", fontsize=12)
+    return figure
+
+
 def backward_rates(record: Record, heads: int, n: int, d: int = 64, live: Record | None = None) -> Figure:
     """Plot the rate of the backward pass: by the convention, and with the products that were computed.
 
@@ -192,11 +223,11 @@ def _draw_rates(axes: Axes, rates: dict[str, tuple[float, float]], computing: di
         label = f"{tflops:.1f} TFLOP/s, {ms:.1f} ms"
         if name in computing:
             label += f"\ncomputes {products} products: {computed:.1f}"
-        axes.text(end + 0.5, y, label, va="center", fontsize=10)
+        axes.annotate(label, (end, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=10)
     longest = max((tflops for tflops, _ in rates.values()), default=1)
     axes.set(xlabel="TFLOP/s, 5 products counted", xlim=(0, 1.75 * longest), ylim=(len(rates) - 0.5, -0.5))
     axes.set_yticks(range(len(rates)), list(rates))
     axes.tick_params(axis="y", length=0)
 
 
-__all__ = ["backward_rates", "backward_tile", "barriers", "difference_errors", "sum_orders"]
+__all__ = ["backward_rates", "backward_tile", "barriers", "difference_errors", "sum_orders", "wrong_elements"]

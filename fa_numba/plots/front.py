@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fa_numba import memory
 from fa_numba.contestants import COPY, EFFICIENT
-from fa_numba.plots.memory import CARDS, LONGEST
+from fa_numba.plots.memory import CARDS, LONGEST, draw_card
 from fa_numba.plots.style import BLUE, FLASH, GREY, STANDARD, STYLE
 from fa_numba.recorded import Record
 
@@ -43,7 +43,7 @@ def front_page(record: Record) -> Figure:
         _draw_memory(figure.add_subplot(grid[:, 1]), record)
         smaller, faster = gains(record)
         figure.suptitle(
-            f"Flash against standard, with gradients: 1/{smaller:.0f} of the memory, {faster:.1f} times as fast\n",
+            f"Flash attention, with gradients: 1/{smaller:.0f} of standard's memory, {faster:.1f} times as fast\n",
             x=0.01,
             ha="left",
             fontsize=14,
@@ -138,9 +138,7 @@ def _draw_memory(axes: Axes, record: Record) -> None:
         axes.plot(ATTENTION["n"], peak, "o", color=colour, markeredgecolor="white", markersize=8)
         axes.text(LONGEST * 1.15, y[-1], f"{method}\n{memory.readable(y[-1])}", color=colour, va="center")
     for name, card in CARDS.items():
-        axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
-        place = "top" if name == "A100" else "bottom"
-        axes.text(1.08 * lengths[0], card * 1e9, f"{name}: {card} GB", va=place, fontsize=9)
+        draw_card(axes, f"{name}: {card} GB", card, {"A100": 6}.get(name, 1.3) * lengths[0])
     axes.set(xlim=(lengths[0], LONGEST), xlabel="N, queries and keys")
     axes.set_xticks([256, 4096, 65536], ["256", "4,096", "65,536"])
     axes.set_yticks([1e7, 1e8, 1e9, 1e10, 1e11, 1e12], ["10 MB", "100 MB", "1 GB", "10 GB", "100 GB", "1 TB"])

@@ -41,10 +41,9 @@ def memory_lengths(
             axes.plot(n, nbytes, "o", color=STANDARD if method == "standard" else FLASH, markeredgecolor="white")
         for name, card in CARDS.items():
             end = memory.longest("standard", passes[-1], card * 10**9, d)
-            axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
-            axes.plot(end, card * 1e9, "D", color="black", markersize=4, zorder=3)
-            text = f"{name}, {card} GB: standard ends at N = {end:,}"
-            axes.text(12, card * 1e9, text, va="top" if name == "A100" else "bottom", fontsize=10)
+            axes.plot(end, card * 1e9, "D", color="black", markersize=4, zorder=3, clip_on=False)
+            draw_card(axes, f"{name}, {card} GB: N = {end:,}", card, {"A100": 900}.get(name, 14))
+        axes.text(14, 3.2e11, "dotted: a card, and the N at which standard fills it", va="bottom", fontsize=10)
         if counted:
             note = "dots: counted by the ledger\nlines: the formula"
             axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom", fontsize=10)
@@ -57,6 +56,13 @@ def memory_lengths(
         what = "dashed: forward, solid: with backward" if len(passes) > 1 else passes[0].replace("+", " and ")
         axes.set_title(f"Standard attention runs out of memory; flash goes on\n({what}; one head, d = {d})")
     return figure
+
+
+def draw_card(axes: Axes, text: str, card: int, x: float) -> None:
+    """Draw where a card of so many GB ends, with a text that stands in the line."""
+    axes.axhline(card * 1e9, color="black", linewidth=0.8, linestyle=":")
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes.text(x, card * 1e9, text, va="center", fontsize=10, bbox=white)
 
 
 def _slope_triangle(axes: Axes, n: int, y: float, power: int, colour: str) -> None:
