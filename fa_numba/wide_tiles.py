@@ -69,11 +69,8 @@ def copy_column(tile, x, b, i, slot, stride, width, asynchronous):
 
 @cuda.jit(device=True, forceinline=True)
 def copy_turned_rows(tile, x, b, first, down, lanes_down, width, threads, asynchronous):
-    """tile[c, slot of r] = x[b, first + r, c]: turned around, where load_eight finds a thread's eight rows.
-
-    Eight lanes, and so a whole sector of 32 bytes, are of one row of x, and four of neighbouring slots.
-    """
-    for slot in range(cuda.threadIdx.x // WARP * 4 + cuda.threadIdx.x // 8 % 4, R8 * down, threads // 8):
+    """tile[c, slot of r] = x[b, first + r, c]: turned around, where load_eight finds a thread's eight rows."""
+    for slot in range(cuda.threadIdx.x // 8, R8 * down, threads // 8):
         y, r = slot // 4 % down, slot // (4 * down) * 4 + slot % 4
         i = first + y // lanes_down * lanes_down * R8 + y % lanes_down + r * lanes_down
         copy_column(tile, x, b, i, slot, R8 * down + PAD_P, width, asynchronous)
@@ -83,15 +80,37 @@ def copy_turned_rows(tile, x, b, first, down, lanes_down, width, threads, asynch
 def copy_turned_tile(tile, x, b, first, length, across, width, threads, asynchronous):
     """tile[c, slot of r] = x[b, first + r, c]: turned around, so that a thread's columns are neighbours.
 
-    Its column j is row x + j across; four of them, or the two that are left, lie side by side.
+    Its column j is row x + j across; four of them, or the two that are left, lie side by side. Eight lanes, and so a
+    whole sector of 32 bytes, are of one row of x, and four of neighbouring slots: they meet in no memory bank.
     """
+    warps = threads // WARP
     fours = length // (4 * across) * 4 * across
-    for slot in range(cuda.threadIdx.x // WARP * 4 + cuda.threadIdx.x // 8 % 4, length, threads // 8):
-        if slot < fours:
-            i = slot // (4 * across) * 4 * across + slot // 4 % across + slot % 4 * across
-        else:
-            i = fours + (slot - fours) // 2 + slot % 2 * across
-        copy_column(tile, x, b, first + i, slot, length + PAD, width, asynchronous)
+    even = across % warps == 0 and (length - fours) // 4 % warps == 0  # all warps copy equally many fours of slots
+    if even and asynchronous and x.shape[2] == width and first + length <= x.shape[1]:
+        warp, lane, c = cuda.threadIdx.x // WARP, cuda.threadIdx.x // 8 % 4, cuda.threadIdx.x % 8
+        x_first = (b * x.shape[1] + first) * width + c
+        start = x_first + (warp + lane * across) * width  # from here on, all offsets are constants
+        to = c * (length + PAD) + 4 * warp + lane
+        for n in range(0, fours // 4, warps):
+            i = n // across * 4 * across + n % across
+            copy_far(tile, to + 4 * n, length + PAD, x, start + i * width, width)
+        start = x_first + (fours + 2 * warp + lane // 2 + lane % 2 * across) * width
+        for n in range(0, (length - fours) // 4, warps):
+            copy_far(tile, to + fours + 4 * n, length + PAD, x, start + 2 * n * width, width)
+    else:
+        for slot in range(cuda.threadIdx.x // 8, length, threads // 8):
+            if slot < fours:
+                i = slot // (4 * across) * 4 * across + slot // 4 % across + slot % 4 * across
+            else:
+                i = fours + (slot - fours) // 2 + slot % 2 * across
+            copy_column(tile, x, b, first + i, slot, length + PAD, width, asynchronous)
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_far(tile, to, stride, x, start, width):
+    """Begin to copy every eighth number of a row to every eighth row of the tile."""
+    for c in range(0, width, 8):
+        copy1(tile, to + c * stride, x, start + c)
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -129,7 +129,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
         b, block = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks
         if causal:  # those that see most keys start first, of all heads, so that the last to end are short
             b, block = cuda.blockIdx.x % q.shape[0], blocks - 1 - cuda.blockIdx.x // q.shape[0]
-        first_q = block * block_q
+        first_q, b_k = block * block_q, int32(b // group)
         s = cuda.local.array((R8, columns), float32)
         acc = cuda.local.array((R8, width), float32)
         m = cuda.local.array(R8, float32)
@@ -142,12 +142,12 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
         end = min(start + share, min(n_k, first_q + block_q + offset) if causal else n_k)
         copy_turned_rows(q_tile, q, b, first_q, down, lanes_down, d, threads, asynchronous)
         if start < end:
-            copy_turned_tile(k_tile, k, b // group, start, block_k, across, d, threads, asynchronous)
+            copy_turned_tile(k_tile, k, b_k, start, block_k, across, d, threads, asynchronous)
         for first_k in range(start, end, block_k):
             if asynchronous:
                 wait_for_copies()
             cuda.syncthreads()  # k is there, and all are done with the v before
-            copy_wide_tile(v_tile, v, b // group, first_k, block_k, d_v, threads, asynchronous)
+            copy_wide_tile(v_tile, v, b_k, first_k, block_k, d_v, threads, asynchronous)
             seen = first_q + offset - first_k  # the last key of the tile that the block's first query sees
             edge = int32(max(-block_q, min(seen + row, block_k)))  # the thread's first row
             least = int32(max(-block_q, min(seen + row // warp_rows * warp_rows, block_k)))  # the warp's first row
@@ -165,7 +165,7 @@ def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchro
                 wait_for_copies()
             cuda.syncthreads()  # v and p are there, and all are done with k
             if first_k + block_k < end:
-                copy_turned_tile(k_tile, k, b // group, first_k + block_k, block_k, across, d, threads, asynchronous)
+                copy_turned_tile(k_tile, k, b_k, first_k + block_k, block_k, across, d, threads, asynchronous)
             if sees_some and partly:  # O += P V
                 last = min(block_k, least + warp_rows)
                 add_visible_wide_products(acc, p_tile, y, down, v_tile, x, across, 0, last, d_v, 1, edge)
