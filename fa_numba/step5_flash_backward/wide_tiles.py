@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from fa_numba import arrays, device, problem
-from fa_numba.primitives import WARP, load4, part, store4, wait_for_copies
+from fa_numba.primitives import WARP, copy1, load4, part, store4, wait_for_copies
 from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward.wide_tiles import Tile, check_tile
 from fa_numba.step5_flash_backward.delta import launch_delta
@@ -78,33 +78,41 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
     do_start = q_start + block_q * (d + PAD)
     p_start = do_start + block_q * (d_v + PAD)
     stride_p = block_k + PAD_P
+    rows_start = p_start + block_q * stride_p
     fours = d // 4
     rows_q = block_q * fours // threads  # of dq, that a thread computes four columns of
     down_q = block_q // rows_q
 
+    @cuda.jit(device=True, forceinline=True)
+    def copy_row(tile, to, x, h, first):
+        """tile[to + i] = x[h, first + i] for the tile's queries, and 0 past the end of x."""
+        i = cuda.threadIdx.x
+        if i < block_q and first + i >= x.shape[1]:
+            tile[to + i] = float32(0)
+        elif i < block_q and asynchronous:
+            copy1(tile, to + i, x, h * x.shape[1] + first + i)
+        elif i < block_q:
+            tile[to + i] = x[h, first + i]
+
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def to_p(s, m, l, h, first_q, x, n_q, scale):
+    def to_p(s, rows, x, scale):
         """P = exp(S scale - m) / l, transposed: a column is a query.
 
         What a query sees is at most m. What is hidden from it may be more, and overflow; and for a query past the end a
         key of -inf gives NaN, of which min makes m, which is 0. A NaN that is seen is in l too.
         """
         for j in range(columns):
-            i = first_q + x + j * across
-            m_i, l_i = float32(0), float32(0)
-            if i < n_q:
-                m_i, l_i = m[h, i], l[h, i]
+            m_i, l_i = rows[x + j * across], rows[block_q + x + j * across]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
                 s[r, j] = weight(min(m_i, s[r, j] * scale), m_i) * inverse
 
     @cuda.jit(device=True, forceinline=True, fastmath=True)
-    def to_ds(dp, p_tile, delta, h, first_q, x, y, n_q):
+    def to_ds(dp, p_tile, rows, x, y):
         """dS = P (dP - delta), transposed; the thread's own P comes back from shared memory."""
         p = cuda.local.array(R8, float32)
         for j in range(columns):
-            i = first_q + x + j * across
-            delta_i = delta[h, i] if i < n_q else float32(0)
+            delta_i = rows[2 * block_q + x + j * across]
             load_eight(p, p_tile, x + j * across, y, down)
             for r in range(R8):
                 dp[r, j] = p[r] * (dp[r, j] - delta_i)
@@ -177,9 +185,12 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                         dq[h, i, 4 * qx + c] = old_c + acc[r, c]
 
     @cuda.jit(device=True, forceinline=True)
-    def tile_of(step, number, group, tiles):
-        """Return the head, of those that share the block's keys, and the first query of a step: the last ones first."""
-        return int32(number[HEAD] * group + step % group), int32((tiles - 1 - step // group) * block_q)
+    def copy_queries(do_tile, rows, do, m, l, delta, h, first_q):
+        """Begin to copy what the products with do need of a tile of queries."""
+        copy_wide_tile(do_tile, do, h, first_q, block_q, d_v, threads, asynchronous)
+        copy_row(rows, 0, m, h, first_q)
+        copy_row(rows, block_q, l, h, first_q)
+        copy_row(rows, 2 * block_q, delta, h, first_q)
 
     @cuda.jit(fastmath=True, launch_bounds=(threads, 1))
     def wide_flash_backward_kernel(do, q, k, v, m, l, delta, dq, dk, dv, turns, scale, group, offset, splits):
@@ -188,7 +199,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         k_tile, v_tile = part(memory, 0, v_start), part(memory, v_start, block_k * (d_v + PAD))
         q_tile = part(memory, q_start, block_q * (d + PAD))
         do_tile = part(memory, do_start, block_q * (d_v + PAD))
-        p_tile = part(memory, p_start, block_q * stride_p)
+        p_tile, rows = part(memory, p_start, block_q * stride_p), part(memory, rows_start, 3 * block_q)
         number = cuda.shared.array(NUMBERS, int32)  # read anew when wanted, lest they fill registers
         x, y, row = place(across)
         qx, qy = cuda.threadIdx.x // 2 % fours, cuda.threadIdx.x % 2 + cuda.threadIdx.x // (2 * fours) * 2
@@ -210,16 +221,13 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         copy_wide_tile(k_tile, k, number[HEAD], first_k, block_k, d, threads, asynchronous)
         copy_wide_tile(v_tile, v, number[HEAD], first_k, block_k, d_v, threads, asynchronous)
         # The last queries first: they see the keys of every block. The first block also writes rows that see nothing.
-        first = max(0, first_k - offset) // block_q if causal and first_k > 0 else 0
-        steps = int32(group * (tiles - first))
-        if number[SPLIT] < steps:
-            h, first_q = tile_of(number[SPLIT], number, group, tiles)
-            copy_wide_tile(q_tile, q, h, first_q, block_q, d, threads, asynchronous)
-            copy_wide_tile(do_tile, do, h, first_q, block_q, d_v, threads, asynchronous)
-        step = number[SPLIT]
-        while step < steps:
-            h, first_q = tile_of(step, number, group, tiles)
-            step = int32(step + splits)
+        first = int32(max(0, first_k - offset) // block_q if causal and first_k > 0 else 0)
+        h, i = int32(number[HEAD] * group), int32(tiles - 1 - number[SPLIT])
+        if i >= first:
+            copy_wide_tile(q_tile, q, h, i * block_q, block_q, d, threads, asynchronous)
+            copy_queries(do_tile, rows, do, m, l, delta, h, i * block_q)
+        while i >= first:  # for each tile, the query heads that share the key head
+            first_q = int32(i * block_q)
             if asynchronous:
                 wait_for_copies()
             cuda.syncthreads()
@@ -231,7 +239,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
             if not causal or least + block_q > 0:
                 keys = int32(min(n_k - first_k - row, block_k))
                 add_wide_dots(s, k_tile, row, q_tile, x, across, d)  # S^T = K Q^T
-                to_p(s, m, l, h, first_q, x, n_q, scale)
+                to_p(s, rows, x, scale)
                 if partly or first_k + block_k > n_k:
                     hide(s, x, keys, edge)
                 store_wide(p_tile, s, x, y, across, down)
@@ -243,15 +251,17 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                     add_wide_products(acc_v, p_tile, y, down, do_tile, x, across, block_q, d_v)
                 clear(s)
                 add_wide_dots(s, v_tile, row, do_tile, x, across, d_v)  # dP^T = V dO^T
-                to_ds(s, p_tile, delta, h, first_q, x, y, n_q)
+                to_ds(s, p_tile, rows, x, y)
                 if partly or first_k + block_k > n_k:
                     hide(s, x, keys, edge)
             cuda.syncwarp()  # the warp is done with p, whose place ds takes
             store_wide(p_tile, s, x, y, across, down)
             cuda.syncthreads()  # the whole of ds is there, and all are done with do
-            if step < steps:
-                next_h, next_q = tile_of(step, number, group, tiles)
-                copy_wide_tile(do_tile, do, next_h, next_q, block_q, d_v, threads, asynchronous)
+            next_h, next_i = int32(h + 1), i
+            if next_h == (number[HEAD] + 1) * group:
+                next_h, next_i = int32(number[HEAD] * group), int32(i - splits)
+            if next_i >= first:
+                copy_queries(do_tile, rows, do, m, l, delta, next_h, next_i * block_q)
             if partly:  # dK += dS^T Q
                 begin = max(0, -least)
                 add_visible_wide_products(acc_k, p_tile, y, down, q_tile, x, across, begin, block_q, d, -1, edge)
@@ -262,14 +272,13 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                 add_visible_dq(acc_q, p_tile, k_tile, qx, qy, seen)
             else:
                 add_dq(acc_q, p_tile, k_tile, qx, qy)
-            h, first_q = tile_of(step - splits, number, group, tiles)
-            turn = h * tiles + first_q // block_q
+            turn = h * tiles + i
             await_turn(turns, turn, number[BLOCK])  # of the blocks of keys
-            if step < steps:
-                next_h, next_q = tile_of(step, number, group, tiles)
-                copy_wide_tile(q_tile, q, next_h, next_q, block_q, d, threads, asynchronous)
-            add_to_memory(dq, acc_q, h, first_q + qy, qx, scale, first_k == 0)
+            if next_i >= first:
+                copy_wide_tile(q_tile, q, next_h, next_i * block_q, block_q, d, threads, asynchronous)
+            add_to_memory(dq, acc_q, h, i * block_q + qy, qx, scale, first_k == 0)
             end_turn(turns, turn)
+            h, i = next_h, next_i
         multiply(acc_k, scale)
         if splits > 1:  # dk and dv are summed in turns, too
             await_turn(turns, q.shape[0] * tiles + number[BLOCK] * k.shape[0] + number[HEAD], number[SPLIT])
@@ -352,7 +361,7 @@ def _padded(tile: Tile, posed: problem.Problem) -> tuple[int, int]:
 
 
 def _elements(tile: Tile, posed: problem.Problem) -> int:
-    """Count the elements of the tiles of k, v, q, do and p, and the numbers beside them, as wide as an element."""
+    """Count the elements of the tiles of k, v, q, do and p, of m, l and delta, and the numbers, as wide as they."""
     d, d_v = _padded(tile, posed)
     block_k, block_q = tile.block_q, tile.block_k
-    return (block_k + block_q) * (d + d_v + 2 * PAD) + block_q * (block_k + PAD_P) + NUMBERS
+    return (block_k + block_q) * (d + d_v + 2 * PAD) + block_q * (block_k + PAD_P + 3) + NUMBERS
