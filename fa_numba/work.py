@@ -6,7 +6,6 @@ Tests hold the formulas against what :func:`fa_numba.trace` counts.
 from dataclasses import dataclass
 
 from fa_numba.step3_standard_attention import WIDE_TILE
-from fa_numba.wide_tiles import R8
 
 WORD = 4  # bytes of a float32
 
@@ -61,10 +60,9 @@ def flash_forward(n: int, d: int, block_q: int) -> Work:
 def flash_backward(n: int, d: int, block_k: int) -> Work:
     """Return the work of its backward in one kernel, whose blocks own so many keys, and of delta.
 
-    A block of keys reads q, do and, for each eight of its rows, m, l and delta; it adds to dq, which the first one
-    writes.
+    A block of keys reads q, do, m, l and delta; it adds to dq, which the first one writes.
     """
     thin, blocks = n * d, -(-n // block_k)
     delta = 2 * thin + n
-    words = delta + 4 * thin + blocks * (2 * thin + 3 * n * block_k // R8) + (2 * blocks - 1) * thin
+    words = delta + 4 * thin + blocks * (2 * thin + 3 * n) + (2 * blocks - 1) * thin
     return Work(5 * 2 * n * n * d, WORD * words, WORD * (8 * thin + 3 * n))
