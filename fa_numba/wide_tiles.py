@@ -122,45 +122,36 @@ def multiply(acc, factor):
 
 
 @cuda.jit(device=True, forceinline=True)
-def add_down(s, a, b_four, e, j):
-    """s[r, j] += a[r, e] b[e], from the first row down."""
-    for r in range(R8):
-        s[r, j] += a[r, e] * b_four[e]
+def add_column(s, a, b_four, j):
+    """s[r, j] += sum_e a[r, e] b[e]."""
+    for e in range(4):
+        for r in range(R8):
+            s[r, j] += a[r, e] * b_four[e]
 
 
 @cuda.jit(device=True, forceinline=True)
-def add_up(s, a, b_four, e, j):
-    """s[r, j] += a[r, e] b[e], from the last row up."""
+def add_four_terms(s, a, row, lanes_down, b, x, across, width, c):
+    """s[r, j] += the four terms of their dot product from column c on."""
+    four = cuda.local.array((R8, 4), float32)
+    stride = width + PAD
     for r in range(R8):
-        s[R8 - 1 - r, j] += a[R8 - 1 - r, e] * b_four[e]
+        a_four = load4(a, (row + r * lanes_down) * stride + c)
+        for e in range(4):
+            four[r, e] = a_four[e]
+    add_column(s, four, load4(b, x * stride + c), 0)
+    add_column(s, four, load4(b, (x + across) * stride + c), 1)
+    if s.shape[1] > 2:
+        add_column(s, four, load4(b, (x + 2 * across) * stride + c), 2)
+    if s.shape[1] > 3:
+        add_column(s, four, load4(b, (x + 3 * across) * stride + c), 3)
 
 
 @cuda.jit(device=True, forceinline=True)
 def add_wide_dots(s, a, row, b, x, across, width):
     """s[r, j] += sum_c a[row of r, c] b[x + j across, c], over the width of both tiles, for two to four columns j."""
-    four = cuda.local.array((R8, 4), float32)
-    stride = width + PAD
-    for c in range(0, width, 4):
-        for r in range(R8):
-            a_four = load4(a, (row + r * (WARP // across)) * stride + c)
-            for e in range(4):
-                four[r, e] = a_four[e]
-        cuda.syncwarp()  # orders nothing but the compiler's loads: with a complete it goes down and up the columns
-        b0, b1 = load4(b, x * stride + c), load4(b, (x + across) * stride + c)
-        if s.shape[1] == 2:
-            for e in range(4):
-                add_down(s, four, b0, e, 0)
-                add_up(s, four, b1, e, 1)
-        else:
-            b2 = load4(b, (x + 2 * across) * stride + c)
-            for e in range(4):
-                add_down(s, four, b0, e, 0)
-                add_up(s, four, b1, e, 1)
-                add_down(s, four, b2, e, 2)
-        if s.shape[1] == 4:
-            b3 = load4(b, (x + 3 * across) * stride + c)
-            for e in range(4):
-                add_down(s, four, b3, e, 3)
+    for c in range(0, width, 8):
+        add_four_terms(s, a, row, WARP // across, b, x, across, width, c)
+        add_four_terms(s, a, row, WARP // across, b, x, across, width, c + 4)
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -56,7 +56,7 @@ TILES = {
     64: (Tile(128, 8, 8), Tile(128, 4, 8), Tile(64, 4, 8)),
     96: (Tile(128, 4, 8), Tile(64, 4, 8)),
     128: (Tile(128, 6, 16), Tile(64, 2, 16)),
-    192: (Tile(128, 2, 16), Tile(64, 2, 16)),
+    192: (Tile(128, 4, 16), Tile(128, 2, 16), Tile(64, 2, 16)),
     256: (Tile(128, 2, 16),),
 }
 FEW = Tile(64, 8, 8)  # for problems of few queries, up to head dim 64

@@ -8,7 +8,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32
+from numba import cuda, float32, int32, uint32
 
 from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, copy1, load4, part, store4, wait_for_copies
@@ -36,8 +36,8 @@ TILES = {
     64: (Tile(128, 4, 8), Tile(64, 2, 8)),
     128: (Tile(128, 3, 16), Tile(64, 2, 16)),
 }
-NUMBERS = 4  # that the threads of a block share, or rather 16 bytes: what follows must start at a multiple
-HEAD, BLOCK, SPLIT = 0, 1, 2  # which of k's heads, of its blocks of keys, and of the shares of their queries it is
+NUMBERS = 4  # that the threads of a block share: 16 bytes, as what follows must start at a multiple of them
+HEAD, BLOCK, SPLIT, FIRST = range(NUMBERS)  # of k's heads, of blocks of keys, of shares; the first tile of queries
 COLUMNS = (2, 3, 4)  # that a thread can have of a tile
 LEAST_TILES = 4  # of queries that a split should have
 WARPS = 8  # that a multiprocessor should have: two for each of its schedulers
@@ -102,7 +102,8 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         key of -inf gives NaN, of which min makes m, which is 0. A NaN that is seen is in l too.
         """
         for j in range(columns):
-            m_i, l_i = rows[x + j * across], rows[block_q + x + j * across]
+            i = uint32(x + j * across)  # unsigned: it needs no case for counting from the end
+            m_i, l_i = rows[i], rows[i + uint32(block_q)]
             inverse = float32(1) / l_i if l_i != float32(0) else float32(0)
             for r in range(R8):
                 s[r, j] = weight(min(m_i, s[r, j] * scale), m_i) * inverse
@@ -112,7 +113,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         """dS = P (dP - delta), transposed; the thread's own P comes back from shared memory."""
         p = cuda.local.array(R8, float32)
         for j in range(columns):
-            delta_i = rows[2 * block_q + x + j * across]
+            delta_i = rows[uint32(2 * block_q + x + j * across)]
             load_eight(p, p_tile, x + j * across, y, down)
             for r in range(R8):
                 dp[r, j] = p[r] * (dp[r, j] - delta_i)
@@ -210,6 +211,9 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
             number[HEAD] = ticket % k.shape[0]
             number[SPLIT] = ticket // k.shape[0] % splits
             number[BLOCK] = ticket // k.shape[0] // splits
+            # The first block also writes rows of dq that see nothing.
+            hidden = causal and number[BLOCK] > 0
+            number[FIRST] = max(0, number[BLOCK] * block_k - offset) // block_q if hidden else 0
         cuda.syncthreads()
         first_k = int32(number[BLOCK] * block_k)
         s = cuda.local.array((R8, columns), float32)
@@ -220,13 +224,12 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
         clear(acc_v)
         copy_wide_tile(k_tile, k, number[HEAD], first_k, block_k, d, threads, asynchronous)
         copy_wide_tile(v_tile, v, number[HEAD], first_k, block_k, d_v, threads, asynchronous)
-        # The last queries first: they see the keys of every block. The first block also writes rows that see nothing.
-        first = int32(max(0, first_k - offset) // block_q if causal and first_k > 0 else 0)
+        # The last queries first: they see the keys of every block.
         h, i = int32(number[HEAD] * group), int32(tiles - 1 - number[SPLIT])
-        if i >= first:
+        if i >= number[FIRST]:
             copy_wide_tile(q_tile, q, h, i * block_q, block_q, d, threads, asynchronous)
             copy_queries(do_tile, rows, do, m, l, delta, h, i * block_q)
-        while i >= first:  # for each tile, the query heads that share the key head
+        while i >= number[FIRST]:  # for each tile, the query heads that share the key head
             first_q = int32(i * block_q)
             if asynchronous:
                 wait_for_copies()
@@ -260,7 +263,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
             next_h, next_i = int32(h + 1), i
             if next_h == (number[HEAD] + 1) * group:
                 next_h, next_i = int32(number[HEAD] * group), int32(i - splits)
-            if next_i >= first:
+            if next_i >= number[FIRST]:
                 copy_queries(do_tile, rows, do, m, l, delta, next_h, next_i * block_q)
             if partly:  # dK += dS^T Q
                 begin = max(0, -least)
@@ -274,7 +277,7 @@ def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchr
                 add_dq(acc_q, p_tile, k_tile, qx, qy)
             turn = h * tiles + i
             await_turn(turns, turn, number[BLOCK])  # of the blocks of keys
-            if next_i >= first:
+            if next_i >= number[FIRST]:
                 copy_wide_tile(q_tile, q, next_h, next_i * block_q, block_q, d, threads, asynchronous)
             add_to_memory(dq, acc_q, h, i * block_q + qy, qx, scale, first_k == 0)
             end_turn(turns, turn)
