@@ -233,7 +233,7 @@ def run(output: Path, quick: bool = False) -> int:
     Parameters
     ----------
     output : pathlib.Path
-        The JSON file.
+        The JSON file. Until all is measured, what there is so far is beside it, in ``NAME.partial.json``.
     quick : bool
         A few cases only.
 
@@ -249,14 +249,21 @@ def run(output: Path, quick: bool = False) -> int:
     """
     _require_gpu()
     _require_writable(output)
-    record = measure(quick=quick, report=lambda table: tqdm.write(table, file=sys.stdout))
+    partial = output.with_suffix(".partial.json")
+    record = measure(quick=quick, report=lambda table: tqdm.write(table, file=sys.stdout), keep=partial)
     record.save(output)
+    partial.unlink(missing_ok=True)
     print(f"{record.title()}: {len(record.rows)} rows in {output}")
     return 1 if record.faults() else 0
 
 
 def measure(
-    *, quick: bool = False, report: Callable[[str], None] = lambda table: None, cases: Any = None, gpu: Any = None
+    *,
+    quick: bool = False,
+    report: Callable[[str], None] = lambda table: None,
+    keep: Path | None = None,
+    cases: Any = None,
+    gpu: Any = None,
 ) -> recorded.Record:
     """Return the measurements of this process's GPU.
 
@@ -266,6 +273,8 @@ def measure(
         A few cases only: under a minute on a big GPU.
     report : callable
         Given each table when it is ready.
+    keep : pathlib.Path, optional
+        A file for what has been measured so far, written after each case, lest an interruption loses it.
     cases : iterable of Softmax and Attention, optional
         What to measure instead.
     gpu : stopwatch.Gpu, optional
@@ -288,6 +297,8 @@ def measure(
         for case in cases:
             progress.set_description(str(case))
             rows += _measure_case(case, gpu, torch, report, () if quick else RUNGS_BY_CASE.get(case, ()))
+            if keep is not None:
+                recorded.Record(told, rows).save(keep)
             progress.update()
         progress.set_description("overhead")
         rows += _measure_overhead(gpu, torch, report)

@@ -1,5 +1,6 @@
 """`fa-numba bench`: conventions, checks before times, the record, and how it ends. Times here are made up."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -351,6 +352,24 @@ def test_a_whole_bench_with_made_up_times(small, tmp_path):
     assert "Shares: of the float32 peak of its CUDA cores (60.0 TFLOP/s)" in printed[0]
     assert titles[-1].startswith("overhead: a call of a tiny problem (4×4)")
     assert "PyTorch with CUDA is not installed: our functions are measured alone." in printed[0]
+
+
+@simulator_only
+def test_an_interruption_leaves_what_was_measured(small, monkeypatch, tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    path, kept = tmp_path / "bench.json", tmp_path / "bench.partial.json"
+    measure = functools.partial(bench.measure, gpu=Ticking(), cases=[SOFTMAX])
+    monkeypatch.setattr(bench, "_require_gpu", lambda: None)
+    monkeypatch.setattr(bench, "measure", lambda **options: measure(**options))
+    monkeypatch.setattr(bench, "_measure_overhead", stop)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(path)
+    assert {row["section"] for row in recorded.load(kept).rows} == {"softmax", "rungs"}
+    monkeypatch.setattr(bench, "_measure_overhead", lambda *_: [])
+    assert bench.run(path) == 0
+    assert [each.name for each in tmp_path.iterdir()] == ["bench.json"]
 
 
 @simulator_only
