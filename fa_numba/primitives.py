@@ -3,7 +3,11 @@
 ``load4(array, index)`` returns four neighbouring elements as a tuple, ``store4(array, index, values)`` writes four: in
 one 128-bit instruction for float32 (PTX ISA, ``ld.v4.f32`` and ``st.v4.f32``), in two for float64. The array is float32
 or float64, in global or shared memory, and C-contiguous; ``index`` is a number or, for several axes, a tuple of
-numbers, and lies at a multiple of 16 bytes. A shared array needs ``alignment=16``.
+numbers, and lies at a multiple of 16 bytes. A shared array needs ``alignment=16``. ``load2`` is the same for two.
+
+``copy4(to, to_index, array, index)`` and ``copy1`` begin to copy float32 from global to shared memory, past the
+registers (PTX ISA, ``cp.async``; compute capability 8.0 or later). They are there for the thread that began to copy
+them after its ``wait_for_copies()``, for others after a barrier behind it.
 
 ``load`` and ``store`` move a run of one or four elements between an array and a thread's registers, by the same
 instructions.

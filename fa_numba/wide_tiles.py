@@ -1,8 +1,10 @@
 """Products of tiles with eight by eight numbers a thread: the fast form of :mod:`fa_numba.tiles`, in float32.
 
 A thread has eight rows of the result, so that what it reads from shared memory goes into twice as many products as with
-four; then registers, not shared memory, set the pace. Three things follow from that:
+four; then registers, not shared memory, set the pace. Some things follow from that:
 
+- A multiply-add that reads three registers takes a cycle more than one that has an operand left from the one before.
+  So sums of outer products go down one column and up the next, and S is such a sum as well: Q and K are turned around.
 - The threads of a block stand in ``down`` rows by ``across`` columns (8 or 16), and a warp owns whole rows of scores.
   What a warp writes to shared memory for itself needs no barrier of the block.
 - Neighbouring lanes have different rows and the same columns: then a 128-bit read of shared memory, by a whole warp,

@@ -149,3 +149,30 @@ print(*re.findall(r"(?:ld|st)\\.(?:global|shared)\\S*", ptx))
 """
     finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
     assert finished.stdout.split() == ["ld.global.v4.f32", "st.shared.v4.f32", "ld.shared.v4.f32", "st.global.v4.f32"]
+
+
+def test_copies_go_past_the_registers():
+    source = """
+import re
+from numba import cuda, float32, types
+from fa_numba.primitives import copy1, copy4, load2, wait_for_copies
+
+@cuda.jit
+def copy_kernel(x, y):
+    tile = cuda.shared.array(128, float32, alignment=16)
+    t = 4 * cuda.threadIdx.x
+    copy4(tile, t, x, (0, t))
+    copy1(tile, 64 + t, x, t)
+    wait_for_copies()
+    cuda.syncthreads()
+    y[0, t] = load2(tile, 64 - t)[1]
+
+matrix = types.Array(float32, 2, "C")
+ptx, _ = cuda.compile_ptx(copy_kernel.py_func, types.void(matrix, matrix), cc=(8, 0))
+for name, rest in re.findall(r"(cp[.]async[^ ;]*|ld[.](?:shared|global)[^ ;]*|bar[.]sync)(.*)", ptx):
+    print(name, rest.strip(" ;").split(" ")[-1])
+"""
+    finished = run_python(source, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
+    told = [line.split() for line in finished.stdout.splitlines()]
+    assert told[:2] == [["cp.async.cg.shared.global", "16"], ["cp.async.ca.shared.global", "4"]]
+    assert [name for name, *_ in told[2:]] == ["cp.async.wait_all", "bar.sync", "ld.shared.v2.f32"]
