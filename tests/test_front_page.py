@@ -123,7 +123,7 @@ def test_what_readme_says_of_pytorch_is_so(record):
     told = " ".join(README.split())
     assert "At the size of this table our flash forward is ahead of PyTorch's EFFICIENT attention" in told
     assert speed("forward", "flash_forward") > speed("forward", EFFICIENT)
-    assert "with wider heads it is behind, and our flash backward is" in told
+    assert "with wider heads it is behind, and so is our flash backward" in told
     assert speed("backward", "flash_backward") < speed("backward", EFFICIENT)
     wider = {**ATTENTION, "d": 128}
     flash, efficient = (

@@ -114,7 +114,8 @@ def _draw_banks(axes: Axes, turns: np.ma.MaskedArray, words: int) -> None:
     """Draw which lane each bank serves, turn by turn; lanes that want four words each carry their numbers."""
     axes.add_patch(Rectangle((0, 0), BANKS, len(turns), color="#EEEEEE", zorder=0))
     last = QUARTER - 1 if words == 4 else BANKS - 1
-    axes.pcolormesh(turns, cmap=LANES, vmin=0, vmax=last, edgecolors="white", linewidth=0.3)
+    lines = {"edgecolors": "white", "linewidth": 0.3} if words == 1 else {}  # none through the names of lanes
+    axes.pcolormesh(turns, cmap=LANES, vmin=0, vmax=last, **lines)
     for turn, bank in zip(*np.nonzero(~np.ma.getmaskarray(turns))):
         lane = int(turns[turn, bank])
         if words == 4 and bank % words == 0:

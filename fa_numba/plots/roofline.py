@@ -48,7 +48,7 @@ def roofline(steps: Mapping[str, tuple[Work, float]], peak: float, bandwidth: fl
             place = min(speeds[name], place / APART)
             _draw_step(axes, name, ends[name], speeds[name], place)
         axes.set(xscale="log", yscale="log", xlim=(least, most), ylim=(min(speeds.values()) / 2, 3 * peak))
-        axes.set(xlabel="floating-point operations a byte (● requested … ○ footprint)", ylabel="TFLOP/s")
+        axes.set(xlabel="floating-point operations a byte (● requested … ○ footprint, ◆ both)", ylabel="TFLOP/s")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:,g}")
         axes.minorticks_off()
@@ -62,5 +62,8 @@ def _draw_step(axes: Axes, name: str, ends: tuple[float, float], speed: float, p
     colour = STANDARD if name.startswith("standard") else FLASH if name.startswith("flash") else BLUE
     axes.plot(ends, [speed, speed], color=colour, linewidth=1.5)
     axes.plot(ends[0], speed, "o", color=colour, markersize=6)
-    axes.plot(ends[1], speed, "o", color=colour, markersize=6, markerfacecolor="white")
+    if np.isclose(*ends):  # one point, with nothing read twice: on top, as other lines may end there
+        axes.plot(ends[1], speed, "D", color=colour, markersize=7, markeredgecolor="white", zorder=4)
+    else:
+        axes.plot(ends[1], speed, "o", color=colour, markersize=6, markerfacecolor="white")
     axes.text(ends[1] * 1.25, place, name, color=colour, va="center", fontsize=10)
