@@ -258,14 +258,17 @@ def test_a_single_tile_of_keys_is_for_small_tiles(monkeypatch, heads, n, takes):
     assert wide_tiles.takes(pose(heads, n)) == takes
 
 
-@pytest.mark.parametrize(("heads", "n", "splits"), [(1, 4096, 8), (1, 256, 2), (32, 4096, 1), (1, 32768, 1)])
-def test_few_blocks_of_keys_share_their_queries(monkeypatch, launches, heads, n, splits):
-    """As many as the device has room for, each with four tiles of queries or more."""
+@pytest.mark.parametrize(
+    ("heads", "group", "n", "splits"),
+    [(1, 1, 4096, 8), (1, 1, 256, 2), (32, 1, 4096, 1), (1, 1, 32768, 1), (1, 2, 256, 4), (1, 16, 256, 8)],
+)
+def test_few_blocks_of_keys_share_their_queries(monkeypatch, launches, heads, group, n, splits):
+    """As many as the device has room for, each with four tiles of queries or more, of different rows."""
     monkeypatch.setattr(device, "device_limits", lambda: limits.Limits(227 * 1024, multiprocessors=132))
     monkeypatch.setattr(device, "warn_if_slow", lambda *_: None)
     monkeypatch.setattr(wide_tiles, "launch_delta", lambda *_: None)
-    x, row = np.zeros((heads, n, 64), np.float32), np.zeros((heads, n), np.float32)
-    step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row)
+    q, k, row = (np.zeros(shape, np.float32) for shape in ((heads * group, n, 64), (heads, n, 64), (heads * group, n)))
+    step5_flash_backward._backward(wide_tiles.launch, q, q, k, k, q, row, row)
     assert launches[-1][0] == heads * (n // 128) * splits
 
 

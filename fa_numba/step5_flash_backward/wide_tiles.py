@@ -39,7 +39,7 @@ TILES = {
 NUMBERS = 4  # that the threads of a block share: 16 bytes, as what follows must start at a multiple of them
 HEAD, BLOCK, SPLIT, FIRST = range(NUMBERS)  # of k's heads, of blocks of keys, of shares; the first tile of queries
 COLUMNS = (2, 3, 4)  # that a thread can have of a tile
-LEAST_TILES = 4  # of queries that a split should have
+LEAST_TILES = 4  # of queries, of all the heads that share keys, that a split should have
 WARPS = 8  # that a multiprocessor should have: two for each of its schedulers
 
 
@@ -329,11 +329,11 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     device.warn_if_slow("flash_backward", accesses * 5 // 2)  # 5 products, where the forward has 2
     delta = launch_delta(call, posed)
     limits = device.device_limits()
-    tiles, blocks = posed.heads * -(-posed.n_q // block_q), posed.heads_kv * -(-posed.n_k // block_k)
-    turns = call.empty("turns", (tiles + blocks + 1,), np.int32)
+    tiles, blocks = -(-posed.n_q // block_q), posed.heads_kv * -(-posed.n_k // block_k)
+    turns = call.empty("turns", (posed.heads * tiles + blocks + 1,), np.int32)
     arrays.fill_with_zeros(turns, call.stream)
     room = limits.multiprocessors * _side_by_side(tile, posed, limits.shared_per_block)
-    splits = max(1, min(room // blocks, tiles // posed.heads_kv // LEAST_TILES))
+    splits = max(1, min(room // blocks, tiles, tiles * posed.group // LEAST_TILES))
     if posed.d % 4 or posed.d_v % 4:
         splits = 1  # rows that are no whole fours are not added to
     device.launch(
