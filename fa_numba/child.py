@@ -1,11 +1,14 @@
 """A function called on the simulator, in a process of its own: how a machine with a GPU traces kernels.
 
 Numba is on the simulator or on a GPU for as long as a process lives. So function and arguments go to a second process,
-as :mod:`pickle` writes them: a function by the name it is imported by, an array by its elements.
+as :mod:`pickle` writes them: a function by the name it is imported by, an array by its elements. The result comes back
+in the same way.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import pickle
 import subprocess
@@ -29,8 +32,13 @@ def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
     function : callable
         One that can be imported by name, or a ``functools.partial`` of one.
     *args, **kwargs
-        Its arguments. Arrays on a device are copied to NumPy. What the function writes to an array stays in its
-        process.
+        Its arguments. Arrays on a device are copied to NumPy, also those within lists, dicts and other arguments.
+        What the function writes to an array stays in its process.
+
+    Returns
+    -------
+    object
+        What the function returned, its arrays as NumPy arrays.
 
     Raises
     ------
@@ -39,12 +47,11 @@ def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
     RuntimeError
         If the process ends without an answer.
     Exception
-        Whatever the function raises.
+        Whatever the function raises, with its causes.
     """
     try:
-        host = [_on_host(each) for each in args], {name: _on_host(each) for name, each in kwargs.items()}
-        request = pickle.dumps((function, *host))
-    except (pickle.PicklingError, AttributeError, TypeError) as problem:
+        request = _pickled((function, args, kwargs))
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as problem:
         raise TypeError(_requirement(problem)) from None
     finished = subprocess.run(
         [sys.executable, "-c", _START],
@@ -52,44 +59,64 @@ def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
         env={**os.environ, "FA_NUMBA_DEVICE": "simulator"},
         stdout=subprocess.PIPE,
     )
-    if finished.returncode != 0:
-        raise RuntimeError(f"the simulator's process ended with status {finished.returncode}")
-    result, error = pickle.loads(finished.stdout)
-    if error is not None:
-        raise error
+    if finished.returncode != 0 or not finished.stdout:
+        raise RuntimeError(f"the simulator's process ended with status {finished.returncode}, without an answer")
+    try:
+        result, errors = pickle.loads(finished.stdout)
+    except Exception as problem:
+        raise _no_way_back(problem) from None
+    for error, cause in itertools.pairwise(errors):
+        error.__cause__ = cause
+    if errors:
+        raise errors[0]
     return result
 
 
 def answer_parent() -> None:
-    """In the child: call what the parent has asked for, and write result and error to the pipe that was stdout."""
-    pipe, sys.stdout = sys.stdout.buffer, sys.stderr  # what the function prints must not get in between
-    pipe.write(_answer(sys.stdin.buffer.read()))
-    pipe.flush()
+    """In the child: call what the parent has asked for, and write result and errors to the pipe that was stdout."""
+    pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the function writes, a library in C or a process of its own, must not get in between
+    sys.stdout = sys.stderr
+    with pipe:
+        pipe.write(_answer(sys.stdin.buffer.read()))
 
 
 def _answer(request: bytes) -> bytes:
-    """Return the pickled pair of result and error, one of them None."""
+    """Return, pickled, the result and an empty list; or None and a list of the error, its cause, the cause of that."""
     try:
         function, args, kwargs = pickle.loads(request)
     except (ImportError, AttributeError) as problem:
-        return pickle.dumps((None, TypeError(_requirement(problem))))
+        return _pickled((None, [TypeError(_requirement(problem))]))
     try:
         result = function(*args, **kwargs)
     except Exception as error:
-        return _pickled_error(error)
+        return _pickled((None, [_sendable(each) for each in _with_causes(error)]))
     try:
-        return pickle.dumps((result, None))
-    except (pickle.PicklingError, AttributeError, TypeError) as problem:
-        return pickle.dumps((None, TypeError(f"what the function returned cannot be brought back: {problem}")))
+        return _pickled((result, []))
+    except Exception as problem:
+        return _pickled((None, [_no_way_back(problem)]))
 
 
-def _pickled_error(error: Exception) -> bytes:
+def _with_causes(error: BaseException) -> list[BaseException]:
+    errors: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in errors:  # an error can be its own cause
+        errors.append(cause)
+        cause = cause.__cause__
+    return errors
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Return an error, or one in its place that pickle can bring back."""
     try:
-        answer = pickle.dumps((None, error))
-        pickle.loads(answer)  # an exception with arguments of its own may fail only here
+        pickle.loads(_pickled(error))  # an exception with arguments of its own may fail only here
     except Exception:
-        answer = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
-    return answer
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _no_way_back(problem: Exception) -> TypeError:
+    return TypeError(f"what the function returned cannot be brought back: {problem}")
 
 
 def _requirement(problem: Exception) -> str:
@@ -100,8 +127,20 @@ def _requirement(problem: Exception) -> str:
     )
 
 
-def _on_host(argument: Any) -> Any:
-    """Return an array that lies on a device as NumPy's; others as they are."""
-    if hasattr(argument, "__cuda_array_interface__"):
-        return cuda.as_cuda_array(argument).copy_to_host()
-    return argument
+class _Pickler(pickle.Pickler):
+    """Writes arrays that lie on a device as NumPy's, wherever they stand."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type):  # those of arrays have what their arrays have
+            return NotImplemented
+        if getattr(value, "__cuda_ndarray__", False):  # Numba's own; the simulator's have no interface
+            return value.copy_to_host().__reduce__()
+        if hasattr(value, "__cuda_array_interface__"):
+            return cuda.as_cuda_array(value).copy_to_host().__reduce__()
+        return NotImplemented
+
+
+def _pickled(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
