@@ -30,13 +30,14 @@ from fa_numba import (
     device,
     recorded,
     reference,
+    selection,
     step2_online_softmax,
     step3_standard_attention,
     step4_flash_forward,
     step5_flash_backward,
     timing,
 )
-from fa_numba.folder import require_writable
+from fa_numba.folder import CannotRun, require_writable
 from fa_numba.step4_flash_forward import few_queries
 from fa_numba.step4_flash_forward import wide_tiles as wide_forward
 from fa_numba.step5_flash_backward import wide_tiles as wide_backward
@@ -79,6 +80,7 @@ METRICS = {
     "occupancy": "sm__maximum_warps_per_active_cycle_pct",
 }
 BASIC = "l1tex__", "dram__", "gpu__"  # how those begin that every GPU has
+COLUMNS = "Kernel Name", "Block Size", "Grid Size"  # of ncu's own
 PROBE = "naive_softmax"  # the call on which ncu is asked which metrics it knows
 ARTICLE = 4096, 64  # length and head dim; too long to be counted, so it is measured only
 
@@ -173,7 +175,6 @@ CALLS = dict([*_softmaxes(), *_standard(), *_flash(), *_backwards(), *_article()
 
 def measure(folder: Path) -> None:
     """Run ncu over the calls; leave ``ncu.csv``, ``launches.json`` and ``provenance.json`` in a folder."""
-    device.require_gpu()
     told = recorded.provenance("python docs/measure_traffic.py") | {"ncu": _ncu_version()}
     (folder / "provenance.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     metrics = known_metrics(folder)
@@ -181,8 +182,20 @@ def measure(folder: Path) -> None:
     run_ncu(metrics, folder, "ncu", list(CALLS))
 
 
+def _require_gpu() -> None:
+    if device.SIMULATED:
+        raise CannotRun(f"it needs a GPU: {selection.select().reason}. With --again it needs none")
+    try:
+        device.require_gpu()
+    except RuntimeError as problem:
+        raise CannotRun(f"it needs a GPU: {problem}") from None
+
+
 def _ncu_version() -> str:
-    told = subprocess.run(["ncu", "--version"], capture_output=True, text=True, check=True).stdout
+    try:
+        told = subprocess.run(["ncu", "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise CannotRun(f"ncu, of Nsight Compute, does not start: {problem}") from None
     return told.strip().splitlines()[-1]
 
 
@@ -303,19 +316,57 @@ def _sum(what: str, lines: Iterable[LineReport]) -> int:
 # -- side by side -----------------------------------------------------------------------------------------------------
 
 
-def side_by_side(folder: Path, reports: dict[str, list[KernelReport]]) -> recorded.Record:
+@dataclass(frozen=True)
+class Measurement:
+    """What :func:`measure` has left: provenance, call and kernel of each launch, and ncu's entry for each."""
+
+    told: dict[str, Any]
+    launches: list[tuple[str, str]]
+    entries: list[dict[str, str]]
+
+
+def read(folder: Path) -> Measurement:
+    """Return what was measured; raise CannotRun if a file of it is missing, or if they do not fit together."""
+    told, launches = _json(folder / "provenance.json"), _json(folder / "launches.json")
+    entries = list(read_csv(_text(folder / "ncu.csv")))
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in recorded._TITLED):
+        raise CannotRun(f"{folder / 'provenance.json'} must say {', '.join(recorded._TITLED)}; measure again")
+    if not isinstance(launches, list) or not all(map(_is_pair, launches)):
+        raise CannotRun(f"{folder / 'launches.json'} must hold pairs of call and kernel; measure again")
+    if len(entries) != len(launches):
+        made = f"{len(launches)} were made: see {folder / 'ncu.log'}"
+        raise CannotRun(f"ncu has measured {len(entries)} launches, and {made}")
+    if not all(entry.get(column) for entry in entries for column in COLUMNS):
+        raise CannotRun(f"{folder / 'ncu.csv'} must have the columns {', '.join(COLUMNS)}; measure again")
+    return Measurement(told, launches, entries)
+
+
+def _is_pair(launched: Any) -> bool:
+    return isinstance(launched, list) and [type(name) for name in launched] == [str, str]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_text(path))
+    except (ValueError, RecursionError):
+        raise CannotRun(f"{path} is not JSON; measure again") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise CannotRun(f"{path} cannot be read: {problem.strerror}; without --again it is measured anew") from None
+
+
+def side_by_side(measurement: Measurement, reports: dict[str, list[KernelReport]]) -> recorded.Record:
     """Return the record: a row for each launch, of what was measured and what was counted."""
-    told = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    launches = json.loads((folder / "launches.json").read_text(encoding="utf-8"))
-    table = list(read_csv((folder / "ncu.csv").read_text(encoding="utf-8")))
-    if len(table) != len(launches):
-        raise SystemExit(f"ncu has measured {len(table)} launches, and {len(launches)} were made: see {folder}/ncu.log")
     remaining = {name: iter(each) for name, each in reports.items()}
     rows = [
         _row(name, kernel, entry, next(remaining[name], None) if name in remaining else None)
-        for (name, kernel), entry in zip(launches, table)
+        for (name, kernel), entry in zip(measurement.launches, measurement.entries)
     ]
-    return recorded.Record(told, rows)
+    return recorded.Record(measurement.told, rows)
 
 
 def _row(call: str, kernel: str, entry: dict[str, str], report: KernelReport | None) -> Row:
@@ -347,20 +398,35 @@ def _cell(count: int | None, measure: float | None) -> str:
     return " / ".join("?" if number is None else str(number) for number in (count, measure))
 
 
-def main() -> None:
-    """Measure, count, and write the record."""
+def main() -> int:
+    """Measure, count, and write the record; return the exit status."""
+    try:
+        run(_options())
+    except CannotRun as problem:
+        print(f"measure_traffic.py: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare what fa_numba.trace counts with what ncu measures.")
     parser.add_argument("--output", type=Path, required=True, help="the folder for the record and what ncu writes")
     parser.add_argument("--again", action="store_true", help="use what ncu has written there before; needs no GPU")
-    parser.add_argument("--launch", nargs="+", metavar="CALL", help="what ncu starts: make these calls")
-    options = parser.parse_args()
+    parser.add_argument("--launch", nargs="+", metavar="CALL", choices=CALLS, help="what ncu starts: make these calls")
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do what the command line asks for; raise CannotRun if that cannot be done here."""
+    if options.launch or not options.again:
+        _require_gpu()
+    require_writable(options.output)
     if options.launch:
         launch(options.output, options.launch)
         return
-    require_writable(options.output)
     if not options.again:
         measure(options.output)
-    record = side_by_side(options.output, count())
+    record = side_by_side(read(options.output), count())
     record.save(options.output / "traffic.json")
     (options.output / "traffic.md").write_text(table(record.rows) + "\n", encoding="utf-8")
     print(table(record.rows))
@@ -368,4 +434,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,6 +13,7 @@ from conftest import ROOT, simulator_only
 
 import fa_numba
 from fa_numba import recorded
+from fa_numba.folder import CannotRun
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_row_has_what_was_counted_beside_what_was_measured(measure_traffic, mo
     launch = (NAIVE, "(256, 1, 1)", "(1, 1, 1)", values)
     write_csv(folder / "ncu.csv", metrics.values(), launch, launch)
     monkeypatch.setattr(sys, "argv", ["measure_traffic.py", "--output", str(folder), "--again"])
-    measure_traffic.main()
+    assert measure_traffic.main() == 0
     short, long = recorded.load(folder / "traffic.json").select(section="traffic", kernel=NAIVE)
     assert (short["contestant"], short["grid"], short["block"]) == ("naive", [1, 1, 1], [256, 1, 1])
     assert short["measured"] == long["measured"]
@@ -87,12 +88,70 @@ def test_launches_that_differ_are_faults(measure_traffic, folder):
     (folder / "launches.json").write_text(json.dumps([["a", NAIVE], ["b", NAIVE]]))
     launches = ("other_kernel", "(256, 1, 1)", "(1, 1, 1)", {}), (NAIVE, "(128, 1, 1)", "(1, 1, 1)", {})
     write_csv(folder / "ncu.csv", measure_traffic.METRICS.values(), *launches)
-    other, block = measure_traffic.side_by_side(folder, {"a": report, "b": report}).faults()
+    measurement = measure_traffic.read(folder)
+    other, block = measure_traffic.side_by_side(measurement, {"a": report, "b": report}).faults()
     assert "ncu measured cudapy::fa_numba::other_kernel" in other["fault"]
     assert "of (1, 1, 1) blocks of (256, 1, 1) threads" in block["fault"]
     write_csv(folder / "ncu.csv", measure_traffic.METRICS.values(), launches[0])
-    with pytest.raises(SystemExit, match="ncu has measured 1 launches, and 2 were made"):
-        measure_traffic.side_by_side(folder, {})
+    with pytest.raises(CannotRun, match="ncu has measured 1 launches, and 2 were made"):
+        measure_traffic.read(folder)
+
+
+def say_no(measure_traffic, monkeypatch, capsys, *arguments):
+    """Run it; return the one line that it says, before anything is counted."""
+    monkeypatch.setattr(measure_traffic, "count", lambda: pytest.fail("counted too early"))
+    monkeypatch.setattr(sys, "argv", ["measure_traffic.py", *map(str, arguments)])
+    assert measure_traffic.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@simulator_only
+def test_without_a_gpu_it_says_that_it_needs_one(measure_traffic, monkeypatch, capsys, tmp_path):
+    for more in ((), ("--launch", "naive_softmax")):
+        told = say_no(measure_traffic, monkeypatch, capsys, "--output", tmp_path / "new", *more)
+        assert told.startswith("measure_traffic.py: it needs a GPU: ")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_is_no_folder(measure_traffic, monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    told = say_no(measure_traffic, monkeypatch, capsys, "--output", tmp_path / "file", "--again")
+    assert "cannot be written" in told and "choose one with --output" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("provenance.json", None, "cannot be read"),
+        ("launches.json", None, "cannot be read"),
+        ("ncu.csv", None, "cannot be read"),
+        ("launches.json", "[", "is not JSON"),
+        ("provenance.json", '{"device": "NVIDIA X"}', "must say device, driver, numba, date"),
+        ("launches.json", '["naive"]', "must hold pairs of call and kernel"),
+        ("ncu.csv", '"ID","Kernel Name"\n"0","a"', "must have the columns Kernel Name, Block Size, Grid Size"),
+    ],
+)
+def test_what_was_measured_is_checked_before_it_counts(
+    measure_traffic, monkeypatch, capsys, folder, name, content, words
+):
+    (folder / "launches.json").write_text(json.dumps([["a", NAIVE]]))
+    write_csv(folder / "ncu.csv", [], (NAIVE, "(256, 1, 1)", "(1, 1, 1)", {}))
+    measure_traffic.read(folder)
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    told = say_no(measure_traffic, monkeypatch, capsys, "--output", folder, "--again")
+    assert str(folder / name) in told and words in told
+
+
+def test_a_call_that_there_is_not_is_refused_with_those_there_are(measure_traffic, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["measure_traffic.py", "--output", str(tmp_path), "--launch", "nope"])
+    with pytest.raises(SystemExit) as ended:
+        measure_traffic.main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and "--launch" in told and "nope" in told and "naive_softmax" in told
 
 
 @pytest.mark.parametrize(
