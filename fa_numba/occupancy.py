@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from fa_numba import limits
 
 _WARP = 32
 _REGISTER_UNIT = 256  # registers, for a warp
+_MOST_REGISTERS = 255  # of a thread
 _SCHEDULERS = 4  # of a multiprocessor, each with a quarter of the registers
 
 
@@ -75,19 +78,32 @@ def occupancy(threads: int, shared: int, *, capability: str = "9.0", registers: 
     Raises
     ------
     ValueError
-        If the compute capability is not known.
+        If the compute capability is not known, or if a number is not whole or none that a launch can have: threads
+        from 1 to 1024, shared memory from 0, registers from 1 to 255. More shared memory than there is gives 0 blocks.
     """
-    room = limits.multiprocessor(capability)
+    room, most = limits.multiprocessor(capability), limits.of_capability(capability)
+    threads = _whole("threads of a block", threads, 1, most.threads_per_block)
+    shared = _whole("bytes of shared memory of a block", shared, 0)
     warps = -(-threads // _WARP)
     blocks_by = {"threads": room.warps // warps, "blocks": room.blocks}
-    reserved = room.shared - limits.of_capability(capability).shared_per_block  # by the driver, in every block
+    reserved = room.shared - most.shared_per_block  # by the driver, in every block
     if shared + reserved > 0:
         unit = 256 if capability.startswith("7.") else 128
         blocks_by["shared memory"] = room.shared // _rounded(shared + reserved, unit)
     if registers is not None:
+        registers = _whole("registers of a thread", registers, 1, _MOST_REGISTERS)
         of_a_warp = _rounded(registers * _WARP, _REGISTER_UNIT)
         blocks_by["registers"] = room.registers // _SCHEDULERS // of_a_warp * _SCHEDULERS // warps
     return Occupancy(blocks_by, warps, room.warps)
+
+
+def _whole(what: str, number: int, least: int, most: int | None = None) -> int:
+    """Return a number as Python's int; ValueError if it is not whole or out of bounds."""
+    is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if not is_whole or number < least or (most is not None and number > most):
+        bounds = f"from {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"the {what} are a whole number {bounds}; {number!r} was given")
+    return int(number)
 
 
 def _rounded(number: int, unit: int) -> int:

@@ -57,6 +57,31 @@ def test_a_block_may_have_all_shared_memory_but_what_is_reserved():
         occupancy(32, 0, capability="6.0")
 
 
+@pytest.mark.parametrize(
+    ("threads", "shared", "registers", "words"),
+    [
+        (0, 0, None, "threads of a block are a whole number from 1 to 1024; 0 was given"),
+        (-5, 0, None, "from 1 to 1024; -5 was given"),
+        (1025, 0, None, "from 1 to 1024; 1025 was given"),
+        (128.5, 0, None, "from 1 to 1024; 128.5 was given"),
+        (True, 0, None, "from 1 to 1024; True was given"),
+        ("32", 0, None, "from 1 to 1024; '32' was given"),
+        (32, -1, None, "bytes of shared memory of a block are a whole number from 0; -1 was given"),
+        (32, 0.5, None, "from 0; 0.5 was given"),
+        (32, 0, 0, "registers of a thread are a whole number from 1 to 255; 0 was given"),
+        (32, 0, -3, "from 1 to 255; -3 was given"),
+        (32, 0, 256, "from 1 to 255; 256 was given"),
+    ],
+)
+def test_no_launch_has_such_numbers(threads, shared, registers, words):
+    with pytest.raises(ValueError, match=words):
+        occupancy(threads, shared, registers=registers)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert occupancy(np.int16(256), np.uint8(0), registers=np.uint8(33)) == occupancy(256, 0, registers=33)
+
+
 def test_it_says_so_in_words():
     assert str(occupancy(128, 104_448)) == (
         "2 blocks of 4 warps, 12% of the 64 warps that a multiprocessor holds at most, limited by shared memory; "
