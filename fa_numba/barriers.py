@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from numbers import Integral
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -44,12 +45,14 @@ def without_barrier(function: Callable, module: ModuleType, number: int) -> Call
     Raises
     ------
     ValueError
-        If the module has no such barrier, or if the function is none of the module's.
+        If the module has no such barrier, if the function is none of the module's, or if it lacks a barrier already.
     """
+    if not isinstance(number, Integral) or isinstance(number, bool):
+        raise ValueError(f"which barrier is said by a whole number, and they count from 1; {number!r} was given")
     count = len(lines_of(module))
     if number not in range(1, count + 1):
         raise ValueError(f"{module.__name__} has {count} barriers; {number} was asked for, and they count from 1")
-    broken = _WithoutBarrier(function, module.__name__, number)
+    broken = _WithoutBarrier(function, module.__name__, int(number))
     broken.made()
     return broken
 
@@ -67,11 +70,18 @@ class _WithoutBarrier:
 
     def made(self) -> Callable:
         """Return the function, with what it takes from the module taken from the module without the barrier."""
-        maker = _Maker(pickle.dumps(self.function), _module_without(self.module, self.number))
+        try:
+            by_name = pickle.dumps(self.function)
+        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+            raise ValueError(f"{self._no_function()}: {problem}") from None
+        maker = _Maker(by_name, _module_without(self.module, self.number))
         made = maker.load()
         if not maker.has_changed:
-            raise ValueError(f"{self.function!r} is no function of {self.module}, nor a functools.partial with one")
+            raise ValueError(self._no_function())
         return made
+
+    def _no_function(self) -> str:
+        return f"{self.function!r} is no function of {self.module}, nor a functools.partial with one"
 
 
 class _Maker(pickle.Unpickler):
@@ -83,6 +93,8 @@ class _Maker(pickle.Unpickler):
         self.has_changed = False
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (__name__, _WithoutBarrier.__name__):
+            raise ValueError("the function lacks a barrier already, and one at a time can be removed: give it whole")
         if module != self._broken.__name__:
             return super().find_class(module, name)
         self.has_changed = True

@@ -64,6 +64,24 @@ def test_what_cannot_be_removed_is_refused():
             without_barrier(function, small_tiles, 1)
 
 
+@pytest.mark.parametrize("number", [1.0, True, "1", None])
+def test_which_barrier_is_a_whole_number(number):
+    with pytest.raises(ValueError, match=f"by a whole number, and they count from 1; {number!r} was given"):
+        without_barrier(TWO_KERNELS, small_tiles, number)
+
+
+def test_a_function_without_a_name_is_refused():
+    with pytest.raises(ValueError, match=r"no function of fa_numba.step5_flash_backward.small_tiles.* pickle"):
+        without_barrier(lambda: None, small_tiles, 1)
+
+
+def test_one_barrier_at_a_time_is_removed():
+    broken = without_barrier(TWO_KERNELS, small_tiles, 4)
+    for function in (broken, functools.partial(broken, causal=True)):
+        with pytest.raises(ValueError, match="lacks a barrier already, and one at a time can be removed"):
+            without_barrier(function, small_tiles, 3)
+
+
 BESIDE_A_GPU = """
 import numpy as np
 import fa_numba
