@@ -284,7 +284,8 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
         If two threads touch an element, one of them writing, with no barrier between them: of the block, or within a
         warp ``syncwarp``, a shuffle or a vote.
     TypeError
-        Beside a GPU, if the function cannot be imported by name, or an argument cannot be pickled.
+        If there are arguments without a function. Beside a GPU, also if the function cannot be imported by name, or if
+        an argument or the result cannot be pickled.
     RuntimeError
         If the context manager is used beside a GPU.
 
@@ -295,6 +296,8 @@ def trace(function: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     arrays are a thread's registers and are not counted. A launch that fails has no entry.
     """
     if function is None:
+        if args or kwargs:
+            raise TypeError("trace was given arguments but None as the function; call trace(function, *args, **kwargs)")
         if not device.SIMULATED:
             raise RuntimeError(
                 "with trace() needs the simulator in its own process: call trace(function, ...) instead, or set "

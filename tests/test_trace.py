@@ -56,6 +56,12 @@ def test_a_function_and_a_with_block_say_the_same(rng):
         report.launches[0]["z"]
 
 
+def test_arguments_without_a_function_are_refused():
+    for arguments, more in (((5,), {}), ((), {"x": 5})):
+        with pytest.raises(TypeError, match=r"None as the function; call trace\(function, \*args, \*\*kwargs\)"):
+            fa_numba.trace(None, *arguments, **more)
+
+
 def test_one_entry_a_launch_and_none_when_none_was_made(rng):
     x = normal(rng, 2, 8)
     with fa_numba.trace() as report:
