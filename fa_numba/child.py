@@ -133,10 +133,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type):  # those of arrays have what their arrays have
             return NotImplemented
-        if getattr(value, "__cuda_ndarray__", False):  # Numba's own; the simulator's have no interface
-            return value.copy_to_host().__reduce__()
         if hasattr(value, "__cuda_array_interface__"):
             return cuda.as_cuda_array(value).copy_to_host().__reduce__()
+        if hasattr(value, "__cuda_ndarray__"):  # the simulator's, which has no interface
+            return value.copy_to_host().__reduce__()
         return NotImplemented
 
 
