@@ -233,7 +233,7 @@ def run(output: Path, quick: bool = False) -> int:
     Parameters
     ----------
     output : pathlib.Path
-        The JSON file. Until all is measured, what there is so far is beside it, in ``NAME.partial.json``.
+        The JSON file. Until all is measured, what there is so far is beside it, in ``NAME.partial``.
     quick : bool
         A few cases only.
 
@@ -248,8 +248,9 @@ def run(output: Path, quick: bool = False) -> int:
         Without a GPU, and if the file cannot be written; nothing is measured then.
     """
     _require_gpu()
+    partial = output.with_name(f"{output.name}.partial")
     _require_writable(output)
-    partial = output.with_suffix(".partial.json")
+    _require_writable(partial)
     record = measure(quick=quick, report=lambda table: tqdm.write(table, file=sys.stdout), keep=partial)
     record.save(output)
     partial.unlink(missing_ok=True)

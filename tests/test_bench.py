@@ -359,7 +359,7 @@ def test_an_interruption_leaves_what_was_measured(small, monkeypatch, tmp_path):
     def stop(*_):
         raise KeyboardInterrupt
 
-    path, kept = tmp_path / "bench.json", tmp_path / "bench.partial.json"
+    path, kept = tmp_path / "bench.json", tmp_path / "bench.json.partial"
     measure = functools.partial(bench.measure, gpu=Ticking(), cases=[SOFTMAX])
     monkeypatch.setattr(bench, "_require_gpu", lambda: None)
     monkeypatch.setattr(bench, "measure", lambda **options: measure(**options))

@@ -6,7 +6,7 @@ from conftest import simulator_only
 from numba import cuda, float32, float64, int32
 
 from fa_numba import device
-from fa_numba.primitives import load4, part, store4
+from fa_numba.primitives import copy1, load4, part, store4, wait_for_copies
 from fa_numba.trace import trace
 
 if device.SIMULATED:
@@ -530,6 +530,25 @@ def make_waiting(is_right):
     return waiting_kernel
 
 
+def make_late_wait(is_right):
+    @cuda.jit
+    def late_wait_kernel(x, y):
+        """The lower half of the threads copies, the upper half reads: a barrier before the wait is none."""
+        tile = cuda.shared.array(32, float32)
+        t = cuda.threadIdx.x
+        if t < 32:
+            copy1(tile, t, x, t)
+            if is_right:
+                wait_for_copies()
+        cuda.syncthreads()
+        if t >= 32:
+            y[t] = tile[t - 32]
+        elif not is_right:
+            wait_for_copies()
+
+    return late_wait_kernel
+
+
 RACES = {  # how to make it, threads, blocks, and the array of the race
     "an index": (make_index, 32, 1, "number"),
     "missing barrier": (lambda is_right: make_reverse(is_right, False), 64, 1, "tile"),
@@ -547,6 +566,7 @@ RACES = {  # how to make it, threads, blocks, and the array of the race
     "a tile too small": (make_small_tile, 64, 1, "tile"),
     "rows that overlap": (make_row_stride, 64, 1, "tile"),
     "a butterfly without barriers": (make_butterfly, 32, 1, "tile"),
+    "a wait behind the barrier": (make_late_wait, 64, 1, "tile"),
 }
 
 

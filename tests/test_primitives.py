@@ -227,8 +227,32 @@ def wait_of_another_kernel(x, y):
 @pytest.mark.parametrize(("kernel", "threads"), [(no_wait_kernel, 1), (wait_of_another_kernel, 2)])
 def test_without_the_wait_nothing_is_there(kernel, threads):
     """Not even what was there before."""
-    with pytest.raises(UninitializedReadError, match=kernel.__name__):
+    with pytest.raises(UninitializedReadError, match=f"{kernel.__name__}.* copy has begun and was not waited for"):
         device.launch(kernel, 1, threads, np.ones(4, np.float32), np.zeros(1, np.float32))
+
+
+@cuda.jit
+def copy_between_kernel(x, y, same):
+    """From x to shared memory or, if it is not the same, from there to y."""
+    tile = cuda.shared.array(4, float32, alignment=16)
+    if same:
+        copy1(tile, 0, x, 0)
+    else:
+        tile[0] = float32(1)
+        copy1(y, 0, tile, 0)
+    wait_for_copies()
+
+
+@simulator_only
+def test_copies_that_a_gpu_cannot_do(monkeypatch):
+    floats, doubles = np.ones(4, np.float32), np.ones(4)
+    with pytest.raises(TypeError, match="goes from global to shared memory, not from shared to global"):
+        device.launch(copy_between_kernel, 1, 1, floats, floats, 0)
+    with pytest.raises(TypeError, match="only float32 is copied to float32, not float64 to float32"):
+        device.launch(copy_between_kernel, 1, 1, doubles, floats, 1)
+    monkeypatch.setenv("FA_NUMBA_SIMULATED_CC", "7.5")
+    with pytest.raises(ValueError, match=r"need compute capability 8\.0 or later"):
+        device.launch(copy_between_kernel, 1, 1, floats, floats, 1)
 
 
 @cuda.jit

@@ -391,7 +391,7 @@ def test_wide_tiles_refuse_float64_and_what_does_not_fit(launches, multiprocesso
     for dtype, d in ((np.float64, 64), (np.float32, 256)):
         multiprocessors(*(RTX if d == 256 else H200))
         x = np.zeros((2, d), dtype)
-        message = f"8x8 register tiles take float32 and heads whose tiles fit, not {np.dtype(dtype)}, {d} wide"
+        message = f"8x8 register tiles take float32 and heads whose tiles fit, not {np.dtype(dtype)}, {d} and {d} wide"
         with pytest.raises(ValueError, match=message):
             forward(wide_tiles.launch)(x, x, x)
     assert launches == []

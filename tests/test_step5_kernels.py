@@ -232,7 +232,7 @@ def test_the_kernels_for_a_call(monkeypatch, limited, posed, options, kib, name)
 @pytest.mark.parametrize(("dtype", "d"), [(np.float64, 64), (np.float32, 192)])
 def test_wide_tiles_refuse_float64_and_what_does_not_fit(launches, dtype, d):
     x, row = np.zeros((2, d), dtype), np.zeros(2, dtype)
-    message = f"8x8 register tiles take float32 and heads whose tiles fit, not {np.dtype(dtype)}, {d} wide"
+    message = f"8x8 register tiles take float32 and heads whose tiles fit, not {np.dtype(dtype)}, {d} and {d} wide"
     with pytest.raises(ValueError, match=message):
         step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row)
     assert launches == []
@@ -293,8 +293,27 @@ def test_no_chosen_tile_asks_for_more_than_there_is(monkeypatch, capability):
             assert tile is None or 4 * wide_tiles._elements(tile, pose(d=d, d_v=d_v)) <= found.shared_per_block
 
 
-def test_a_tile_whose_threads_cannot_share_dq(launches):
-    x, row = np.zeros((2, 8), np.float32), np.zeros(2, np.float32)
-    with pytest.raises(ValueError, match="does not divide the rows of dq, 8 wide, among its 256 threads"):
-        step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row, tile=Tile(256, 2, 8))
+@pytest.mark.parametrize(
+    ("tile", "d", "what"),
+    [
+        (Tile(256, 2, 8), 8, "does not divide the rows of dq, 8 wide, among its 256 threads"),
+        (Tile(64, 2, 8), 72, "does not divide the rows of dq, 72 wide, among its 64 threads"),
+        (Tile(32, 4, 8), 128, "does not divide the rows of dq, 128 wide, among its 32 threads"),
+        (Tile(16, 3, 16), 8, "has 48 queries, more than threads, which copy m, l and delta of one each"),
+    ],
+)
+def test_tiles_whose_threads_cannot_share_the_work(launches, tile, d, what):
+    x, row = np.zeros((2, d), np.float32), np.zeros(2, np.float32)
+    with pytest.raises(ValueError, match=what):
+        step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row, tile=tile)
     assert launches == []
+
+
+def test_the_threads_of_every_tile_that_is_chosen_share_the_work(launches, monkeypatch):
+    monkeypatch.setattr(device, "warn_if_slow", lambda *_: None)
+    monkeypatch.setattr(wide_tiles, "launch_delta", lambda *_: None)
+    for most, tiles in wide_tiles.TILES.items():
+        for tile in tiles:
+            for d in range(most // 2 + 1, most + 1):
+                x, row = np.zeros((2, d), np.float32), np.zeros(2, np.float32)
+                step5_flash_backward._backward(wide_tiles.launch, x, x, x, x, x, row, row, tile=tile)

@@ -20,6 +20,7 @@ POISON = 0xFF
 # One byte 0x01 stands for each written byte, read back in units as wide as the element.
 _SHADOW_TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _WRITTEN = {size: int.from_bytes(b"\x01" * size, sys.byteorder) for size in _SHADOW_TYPES}
+_BEGUN = 2  # in the shadow of an element that a copy has begun to write
 _FLOATS = (np.float16, np.float32, np.float64)
 _NUMBERS = (*_FLOATS, float, int)
 
@@ -99,7 +100,7 @@ class KernelArray:
         if isinstance(item, np.ndarray):
             return self._view(item, None if self._shadow is None else self._shadow[index])
         if self._shadow is not None and self._shadow[index] != self._written:
-            what = f"reads {index_text(index)} of a {self.space} array, which nothing wrote"
+            what = f"reads {index_text(index)} of a {self.space} array, {self._lack(index, 'which nothing wrote')}"
             raise self._launch.thread_error(UninitializedReadError, what)
         return loaded(item)
 
@@ -133,9 +134,14 @@ class KernelArray:
         where = self._run_index(index, length)
         run = self._data[where]
         if self._shadow is not None and not self._is_written(where, run):
-            what = f"reads {length} elements from {index_text(index)} of a {self.space} array, not all of them written"
+            lack = self._lack(where, "not all of them written")
+            what = f"reads {length} elements from {index_text(index)} of a {self.space} array, {lack}"
             raise self._launch.thread_error(UninitializedReadError, what)
         return run
+
+    def _lack(self, where: Any, otherwise: str) -> str:
+        """Say why there is nothing to read."""
+        return "whose copy has begun and was not waited for" if np.any(self._shadow[where] == _BEGUN) else otherwise
 
     def _is_written(self, where: tuple, run: np.ndarray) -> bool:
         shadow = self._shadow[where]
@@ -155,7 +161,7 @@ class KernelArray:
         where = self._run_index(index, len(values))
         self._data[where] = np.nan
         if self._shadow is not None:
-            self._shadow[where] = 0
+            self._shadow[where] = _BEGUN
         return functools.partial(KernelArray.write_run, self, index, tuple(values))
 
     def _run_index(self, index: Any, length: int) -> tuple:

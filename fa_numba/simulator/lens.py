@@ -94,9 +94,15 @@ class TracedArray(KernelArray):
         self._launch.record(self._region, self._bytes_to_run(index), STORE, len(values) * self._data.itemsize)
 
     def begin_copy(self, index: Any, values: np.ndarray) -> Callable[[], None]:
-        """Begin to write consecutive elements: one access, where it begins."""
-        end = KernelArray.begin_copy(self, index, values)
-        self._launch.record(self._region, self._bytes_to_run(index), STORE, len(values) * self._data.itemsize)
+        """Begin to write consecutive elements: one access, which lasts from here to its end."""
+        write = KernelArray.begin_copy(self, index, values)
+        access = (self._region, self._bytes_to_run(index), STORE, len(values) * self._data.itemsize)
+        self._launch.record(*access)
+
+        def end() -> None:
+            write()
+            self._launch.record(*access, is_counted=False)
+
         return end
 
     def record_atomic(self, index: Any) -> KernelArray:
@@ -181,14 +187,14 @@ class TracedLaunch(Launch):
 
     # -- what the threads do --------------------------------------------------------------------------------------
 
-    def record(self, region: Region, offset: int, kind: int, size: int) -> None:
+    def record(self, region: Region, offset: int, kind: int, size: int, is_counted: bool = True) -> None:
         """Note an access by the running thread, of so many bytes from an offset in the region's memory."""
         frame = self._kernel_frame(sys._getframe(2))
         thread = self.thread
-        key = (thread.path, id(frame.f_code), frame.f_lasti, region, kind, size)
+        key = (thread.path, id(frame.f_code), frame.f_lasti, region, kind, size, is_counted)
         site = self._sites.get(key)
         if site is None:
-            site = self._sites[key] = self._site(region, kind, size, frame)
+            site = self._sites[key] = self._site(region, kind, size, is_counted, frame)
         self._log += (site, thread.moment, offset)
 
     def record_atomic(self, region: Region, offset: int, size: int) -> None:
@@ -248,14 +254,14 @@ class TracedLaunch(Launch):
             frame = frame.f_back
         return frame
 
-    def _site(self, region: Region, kind: int, size: int, frame: FrameType) -> int:
+    def _site(self, region: Region, kind: int, size: int, is_counted: bool, frame: FrameType) -> int:
         """Return the number of a site; the bytecode's own place is no name, as it moves with specialization."""
-        key = (self.thread.path, id(frame.f_code), source.instruction(frame), region, kind, size)
+        key = (self.thread.path, id(frame.f_code), source.instruction(frame), region, kind, size, is_counted)
         if key not in self._sites:
-            self._sites[key] = self._new_site(region, kind, size, frame)
+            self._sites[key] = self._new_site(region, kind, size, is_counted, frame)
         return self._sites[key]
 
-    def _new_site(self, region: Region, kind: int, size: int, frame: FrameType | None) -> int:
+    def _new_site(self, region: Region, kind: int, size: int, is_counted: bool, frame: FrameType | None) -> int:
         frames = []
         while frame is not None:
             if id(frame.f_code) in self._code_by_id:
@@ -264,7 +270,7 @@ class TracedLaunch(Launch):
         if region.name is None:
             region.name = _name_in(frames, region)
         lines = tuple(source.line_of(each, self._codes) for each in frames)
-        return self.traffic.add_site(Site(region, kind, size, lines))
+        return self.traffic.add_site(Site(region, kind, size, lines, is_counted))
 
     # -- memory ---------------------------------------------------------------------------------------------------
 

@@ -68,13 +68,15 @@ class Region:
 class Site:
     """An instruction that accesses an array: load, store or atomic, of so many bytes.
 
-    ``lines`` are the source line and those of the calls that led there, innermost first.
+    ``lines`` are the source line and those of the calls that led there, innermost first. What is not counted was
+    counted elsewhere: the end of a copy, where it began.
     """
 
     region: Region
     kind: int
     size: int
     lines: tuple[str, ...]
+    is_counted: bool = True
 
 
 @dataclass
@@ -173,7 +175,8 @@ class Traffic:
         """Take in a new instruction, and return its number."""
         self.sites.append(site)
         key = (site.region, site.kind, site.lines)
-        self._lines.setdefault(key, Line(*key))
+        if site.is_counted:
+            self._lines.setdefault(key, Line(*key))
         return len(self.sites) - 1
 
     def add(self, block: Block) -> None:
@@ -182,8 +185,9 @@ class Traffic:
         numbers, starts = np.unique(block.sites[order], return_index=True)
         for number, rows in zip(numbers, np.split(order, starts[1:])):
             site = self.sites[number]
-            line = self._lines[site.region, site.kind, site.lines]
-            line.add(block.threads[rows], block.offsets[rows], site.size)
+            if site.is_counted:
+                line = self._lines[site.region, site.kind, site.lines]
+                line.add(block.threads[rows], block.offsets[rows], site.size)
 
 
 def _have_twins(requests: np.ndarray, lanes: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 from greenlet import getcurrent
 
+from fa_numba import limits
 from fa_numba.simulator.arrays import KernelArray
 
 
@@ -26,12 +28,22 @@ def store4(array: KernelArray, index: Any, values: tuple) -> None:
 
 def copy1(to: KernelArray, to_index: Any, array: KernelArray, index: Any) -> None:
     """Begin to copy one element: until the thread has waited for it, it is not there."""
-    getcurrent().copies.append(to.begin_copy(to_index, array.read_run(index, 1)))
+    _begin_copy(to, to_index, array, index, 1)
 
 
 def copy4(to: KernelArray, to_index: Any, array: KernelArray, index: Any) -> None:
     """Begin to copy four elements: until the thread has waited for them, nothing is there."""
-    getcurrent().copies.append(to.begin_copy(to_index, array.read_run(index, 4)))
+    _begin_copy(to, to_index, array, index, 4)
+
+
+def _begin_copy(to: KernelArray, to_index: Any, array: KernelArray, index: Any, length: int) -> None:
+    if not limits.simulated().asynchronous:
+        raise ValueError("asynchronous copies need compute capability 8.0 or later")
+    if (array.space, to.space) != ("global", "shared"):
+        raise TypeError(f"an asynchronous copy goes from global to shared memory, not from {array.space} to {to.space}")
+    if not array.dtype == to.dtype == np.float32:
+        raise TypeError(f"only float32 is copied to float32, not {array.dtype} to {to.dtype}")
+    getcurrent().copies.append(to.begin_copy(to_index, array.read_run(index, length)))
 
 
 def wait_for_copies() -> None:

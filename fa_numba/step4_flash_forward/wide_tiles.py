@@ -204,7 +204,8 @@ def launch(call: arrays.Call, posed: problem.Problem, o: Any, m: Any, l: Any, ti
     """Start the kernel for the inputs of a call; ValueError if the device has no room for a tile."""
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
-        raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
+        heads = f"{posed.d} and {posed.d_v} wide"
+        raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {heads}")
     check_tile(tile, COLUMNS)
     device.warn_if_slow("flash_forward", device.ACCESSES_PER_PRODUCT * posed.products(tile.block_q, tile.block_k))
     d, d_v = _padded(tile, posed)

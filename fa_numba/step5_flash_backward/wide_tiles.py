@@ -320,11 +320,15 @@ def launch(call: arrays.Call, posed: problem.Problem, dq: Any, dk: Any, dv: Any,
     """Start the kernels for the inputs of a call; ValueError if the device has no room for a tile."""
     tile = tile or choose_tile(posed)
     if tile is None or call.dtype != np.float32:
-        raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {posed.d} wide")
+        heads = f"{posed.d} and {posed.d_v} wide"
+        raise ValueError(f"8x8 register tiles take float32 and heads whose tiles fit, not {call.dtype}, {heads}")
     check_tile(tile, COLUMNS)
     block_k, block_q = tile.block_q, tile.block_k
-    if block_q * _padded(tile, posed)[0] // 4 % tile.threads:
+    fours = _padded(tile, posed)[0] // 4
+    if tile.threads % (2 * fours) or block_q % (tile.threads // fours):  # two rows of fours or more, each time as many
         raise ValueError(f"{tile} does not divide the rows of dq, {posed.d} wide, among its {tile.threads} threads")
+    if block_q > tile.threads:
+        raise ValueError(f"{tile} has {block_q} queries, more than threads, which copy m, l and delta of one each")
     accesses = device.ACCESSES_PER_PRODUCT * posed.products(block_q, block_k)
     device.warn_if_slow("flash_backward", accesses * 5 // 2)  # 5 products, where the forward has 2
     delta = launch_delta(call, posed)
