@@ -250,6 +250,12 @@ def test_bad_tiles(function, launches, name, block):
     refused(ValueError, message, function, zeros(function), launches, **{name: block})
 
 
+@pytest.mark.parametrize("function", [flash_forward, flash_backward])
+def test_bad_tiles_of_nothing(function, launches):
+    """There is no query, and still the tile is wrong."""
+    refused(ValueError, "block_q=7.* do not fit", function, zeros(function, (0, 3)), launches, block_q=7)
+
+
 @simulator_only
 @pytest.mark.parametrize("function", [flash_forward, flash_backward])
 def test_a_tile_that_does_not_fit_the_device_is_refused(function, launches, monkeypatch):

@@ -108,6 +108,8 @@ def _forward(
         l = call.empty("l", posed.shape_rows)
         if m.size > 0:
             launch(call, posed, o, m, l, **tile)
+        elif "block_q" in tile:
+            small_tiles.check_blocks(call, posed, **tile)
         return FlashOutput(call.result(o), call.result(m), call.result(l))
 
 

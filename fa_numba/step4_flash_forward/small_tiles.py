@@ -142,6 +142,11 @@ def launch(call: Any, posed: problem.Problem, o: Any, m: Any, l: Any, block_q: A
     )
 
 
+def check_blocks(call: Any, posed: problem.Problem, block_q: Any, block_k: Any) -> None:
+    """Raise ValueError for tiles that do not fit: for a problem that nothing is launched for."""
+    choose_blocks(posed, call.dtype, block_q, block_k, _elements)
+
+
 def _elements(block_q: int, block_k: int, d: int, d_v: int) -> int:
     """Count the elements of the tiles of q, k, v and p."""
     return (block_q + block_k) * (d + PAD) + block_k * (d_v + PAD) + block_q * (block_k + PAD)

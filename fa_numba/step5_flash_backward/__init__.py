@@ -103,6 +103,8 @@ def _backward(
         if posed.heads * posed.n_q * posed.n_k > 0:
             launch(call, posed, dq, dk, dv, **tile)
         else:  # nobody sees anything
+            if "block_q" in tile:
+                small_tiles.check_blocks(call, posed, **tile)
             for gradient in (dq, dk, dv):
                 arrays.fill_with_zeros(gradient, call.stream)
         return call.result(dq), call.result(dk), call.result(dv)

@@ -189,6 +189,11 @@ def launch(
     device.launch(make_flash_backward_dq(*form), blocks, threads, *inputs, posed.by_head("dq", dq), *numbers, **options)
 
 
+def check_blocks(call: Any, posed: problem.Problem, block_q: Any, block_k: Any) -> None:
+    """Raise ValueError for tiles that do not fit: for a problem that nothing is launched for."""
+    choose_blocks(posed, call.dtype, block_q, block_k, _elements)
+
+
 def _elements(block_q: int, block_k: int, d: int, d_v: int) -> int:
     """Count the elements of the tiles of q, do, k, v and of p or ds, in whichever kernel has more."""
     return (block_q + block_k) * (d + d_v + 2 * PAD) + max(block_k * (block_q + PAD), block_q * (block_k + PAD))
