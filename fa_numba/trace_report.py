@@ -54,9 +54,12 @@ def report(step: str, n: int, d: int, *, causal: bool) -> int:
     """
     if n < 1 or d < 1:
         raise CannotRun(f"n and d must be at least 1; {n} and {d} were given")
+    if causal and "softmax" in step:
+        raise CannotRun(f"{step} has no causal mask; leave --causal out")
     make_report = STEPS[step] if device.SIMULATED else functools.partial(child.call, STEPS[step])
     try:
         print(make_report(n, d, causal))
+        print("\nNo race: where two threads meet in an element and one of them writes, something orders them.")
     except (TypeError, ValueError) as problem:
         raise CannotRun(str(problem)) from None
     return 0

@@ -301,20 +301,25 @@ def test_trace_prints_the_report_of_a_step(step, capsys):
     printed = capsys.readouterr().out
     assert "bytes of global memory requested" in printed
     assert "floating-point operations, " in printed
+    assert printed.endswith(
+        "\nNo race: where two threads meet in an element and one of them writes, something orders them.\n"
+    )
 
 
 @pytest.mark.skipif(is_bundled(), reason="the target inside numba has no GPU mode here")
 def test_trace_runs_on_the_simulator_whatever_the_device():
-    source = "from fa_numba.__main__ import main; raise SystemExit(main(['trace', 'naive_softmax', '--causal']))"
+    source = "from fa_numba.__main__ import main; raise SystemExit(main(['trace', 'naive_softmax']))"
     finished = run_python(source, FA_NUMBA_DEVICE="gpu", CUDA_VISIBLE_DEVICES="")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("naive_softmax_kernel: 1 blocks of 256 threads")
 
 
 @simulator_only
-@pytest.mark.parametrize("sizes", [["--n", "0"], ["--d", "300"]])
-def test_trace_refuses_sizes_in_one_line(sizes, capsys):
-    assert main(["trace", "flash_forward", *sizes]) == 2
+@pytest.mark.parametrize(
+    "options", [["flash_forward", "--n", "0"], ["flash_forward", "--d", "300"], ["naive_softmax", "--causal"]]
+)
+def test_trace_refuses_in_one_line(options, capsys):
+    assert main(["trace", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fa-numba trace: ")
 
