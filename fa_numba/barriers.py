@@ -108,7 +108,7 @@ def _module_without(name: str, number: int) -> ModuleType:
     lines = inspect.getsource(module).splitlines(keepends=True)
     at = lines_of(module)[number - 1] - 1
     lines[at] = f"{_BARRIER.fullmatch(lines[at])['indent']}pass\n"
-    file = f"<without barrier {number}>/{PurePath(module.__file__).name}"
+    file = f"<{name} without barrier {number}>/{PurePath(module.__file__).name}"
     linecache.cache[file] = (sum(map(len, lines)), None, lines, file)  # where inspect and error messages look it up
     broken = ModuleType(name)
     exec(compile("".join(lines), file, "exec"), vars(broken))

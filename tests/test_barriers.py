@@ -9,7 +9,7 @@ import pytest
 from conftest import is_bundled, run_python, simulator_only
 
 import fa_numba
-from fa_numba import barriers, step1_naive_softmax, step2_online_softmax
+from fa_numba import barriers, step1_naive_softmax, step2_online_softmax, step4_flash_forward
 from fa_numba.barriers import without_barrier
 from fa_numba.simulator import RaceError
 from fa_numba.step5_flash_backward import RUNGS, small_tiles
@@ -52,6 +52,19 @@ def test_the_race_is_named_and_the_module_stays_whole(rng):
     assert race.lines[1].startswith("tiles.py:") and race.kernel_lines[1].startswith("small_tiles.py:")
     assert f"called at {race.kernel_lines[1]}" in str(race)
     fa_numba.trace(TWO_KERNELS, *arguments)
+
+
+@simulator_only
+def test_modules_of_one_file_name_keep_their_own_lines(rng):
+    """Whichever lost a barrier last."""
+    broken = without_barrier(TWO_KERNELS, small_tiles, 2)
+    without_barrier(step4_flash_forward.RUNGS["4x4 register tiles"], step4_flash_forward.small_tiles, 2)
+    with pytest.raises(RaceError) as caught:
+        fa_numba.trace(broken, *inputs(rng))
+    lines = inspect.getsource(small_tiles).splitlines()
+    for told in caught.value.kernel_lines:
+        number = int(told.removeprefix("small_tiles.py:").partition(" ")[0])
+        assert told == f"small_tiles.py:{number} ({lines[number - 1].strip()})"
 
 
 def test_what_cannot_be_removed_is_refused():
