@@ -53,7 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     trace = commands.add_parser("trace", help=about, description=f"fa-numba trace: {about}.")
     trace.add_argument("step", metavar="STEP", choices=trace_report.STEPS, help=", ".join(trace_report.STEPS))
     trace.add_argument(
-        "--n", type=int, default=64, help="rows, or queries and keys: 64 take a second, twice as many four"
+        "--n",
+        type=int,
+        default=64,
+        help="rows of a softmax, or queries and keys (default: 64); twice as many of these take four times as long",
     )
     trace.add_argument("--d", type=int, default=16, help="length of a row, or head dim (default: 16)")
     trace.add_argument("--causal", action="store_true", help="mask the keys after a query (attention)")

@@ -305,8 +305,6 @@ CALLS = {  # by module, calls that come to its barriers
 NOT_NEEDED_YET = (
     # Behind block_sum's reads: it protects scratch from its caller, and no kernel uses scratch again.
     "    cuda.syncthreads()\n    return l\n",
-    # The product before it has a syncwarp of its own, which is there for the compiler's sake.
-    "            cuda.syncwarp()  # the warp is done with p, whose place ds takes\n",
 )
 
 
