@@ -15,8 +15,8 @@ R = 4  # rows, and columns of scores, in a thread's register tile
 
 
 @cuda.jit(device=True, forceinline=True)
-def load_tile(tile, x, b, first, length, width, factor, threads):
-    """tile[r, c] = factor x[b, first + r, c], and 0 past the ends of x; a thread loads four columns at a time."""
+def load_tile(tile, x, b, first, length, width, threads):
+    """tile[r, c] = x[b, first + r, c], and 0 past the ends of x; a thread loads four columns at a time."""
     four = cuda.local.array(4, x.dtype)
     across = min(width // 4, threads)  # threads for one row
     down = threads // across  # rows at a time
@@ -30,8 +30,6 @@ def load_tile(tile, x, b, first, length, width, factor, threads):
                     for e in range(4):
                         inside = first + r < x.shape[1] and c + e < x.shape[2]
                         four[e] = x[b, first + r, c + e] if inside else float32(0)
-                for e in range(4):
-                    four[e] *= factor
                 store(tile, r * (width + PAD) + c, four)
 
 
@@ -41,6 +39,14 @@ def clear(s):
     for r in range(s.shape[0]):
         for c in range(s.shape[1]):
             s[r, c] = 0
+
+
+@cuda.jit(device=True, forceinline=True)
+def multiply(acc, factor):
+    """acc[r, c] *= factor, for a register tile."""
+    for r in range(acc.shape[0]):
+        for c in range(acc.shape[1]):
+            acc[r, c] *= factor
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -108,9 +108,9 @@ def flash_row_kernel(q, k, v, row, seen, scale, s, m, alpha, p, l, acc):
         for j in range(keys):  # s_j = q·k_j scale
             dot = float32(0)
             for c in range(q.shape[1]):
-                dot += scale * q[row, c] * k[first_k + j, c]
-            s[t, j] = dot
-            m_tile = max(m_tile, dot)
+                dot += q[row, c] * k[first_k + j, c]
+            s[t, j] = dot * scale
+            m_tile = max(m_tile, s[t, j])
         m[t + 1], alpha[t] = rescale(m[t], m_tile)
         l[t + 1] = alpha[t] * l[t]  # what was added up against the old maximum
         for c in range(v.shape[1]):

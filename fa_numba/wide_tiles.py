@@ -54,7 +54,7 @@ def copy_wide_tile(tile, x, b, first, length, width, threads, asynchronous):
             else:
                 store4(tile, to + n * rows * (width + PAD), load4(x, start + n * rows * width))
     else:
-        load_tile(tile, x, b, first, length, width, float32(1), threads)
+        load_tile(tile, x, b, first, length, width, threads)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -113,14 +113,6 @@ def copy_far(tile, to, stride, x, start, width):
     """Begin to copy every eighth number of a row to every eighth row of the tile."""
     for c in range(0, width, 8):
         copy1(tile, to + c * stride, x, start + c)
-
-
-@cuda.jit(device=True, forceinline=True)
-def multiply(acc, factor):
-    """acc[r, c] *= factor."""
-    for r in range(acc.shape[0]):
-        for c in range(acc.shape[1]):
-            acc[r, c] *= factor
 
 
 @cuda.jit(device=True, forceinline=True)

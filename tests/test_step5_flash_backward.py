@@ -137,6 +137,38 @@ def test_equal_scores_that_do_not_fit_their_dtype(blocks):
     np.testing.assert_allclose(dk[:, 0], 9e8 * (np.arange(4) - 1.5), rtol=1e-6)
 
 
+# By head dim and length a GPU takes different kernels in the two passes: 8x8 tiles and 4x4, few queries and 8x8, ...
+SEVERAL_KERNELS = [
+    (20, 20, 16),
+    pytest.param(20, 20, 160, marks=gpu_only),
+    pytest.param(100, 100, 64, marks=gpu_only),
+    pytest.param(200, 200, 64, marks=gpu_only),
+    pytest.param(200, 200, 160, marks=gpu_only),
+]
+
+
+@pytest.mark.parametrize(
+    ("n_q", "n_k", "d"), [*SEVERAL_KERNELS, pytest.param(2, 400, 64, marks=gpu_only)], ids=lambda n: str(n)
+)
+def test_equal_scores_that_each_order_of_factors_rounds_its_own_way(n_q, n_k, d):
+    """CASES C10: 3e9 * 3 * 0.3 and 3e9 * 0.3 * 3 are 256 apart, and 46 from what they round."""
+    q, k, v = (np.zeros((n, d), np.float32) for n in (n_q, n_k, n_k))
+    q[:, 0], k[:, 0], v[:, 0] = 3e9, 3, np.arange(n_k)
+    dq, _, dv = gradients(q, k, v, np.ones_like(q), scale=0.3)
+    np.testing.assert_allclose(dv, np.full((n_k, d), n_q / n_k), rtol=1e-5)
+    assert np.abs(dq).max() < 1e-3
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "d"), SEVERAL_KERNELS, ids=lambda n: str(n))
+def test_scores_of_several_hundred_that_are_rounded(rng, n_q, n_k, d):
+    """Both passes round a score alike: the pair of equal keys that wins has half of the weight each, and exactly so."""
+    q, k, v, do = inputs(rng, ((n_q, d), (n_k, d), (n_k, d)))
+    k[1::2] = k[::2]
+    scale = 740 / np.abs(q.astype(float) @ k.T).max()
+    result = gradients(q, k, v, do, scale=scale)
+    assert_gradients(result, q, k, v, do, scale=scale)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_of_10_to_the_4(rng, dtype):
     """CASES A1, A21."""

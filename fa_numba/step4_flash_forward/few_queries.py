@@ -87,7 +87,7 @@ def make_few_queries(lanes: int, causal: bool) -> Any:
         acc = cuda.local.array(4, float32)
         for e in range(4):
             acc[e] = float32(0)
-            q_row[0, e] = q[b, i, c + e] * scale if c < q.shape[2] else float32(0)
+            q_row[0, e] = q[b, i, c + e] if c < q.shape[2] else float32(0)
         m, l = float32(-math.inf), float32(0)
         start = cuda.blockIdx.y * share
         end = min(start + share, min(n_k, i + 1 + offset) if causal else n_k)
@@ -98,7 +98,7 @@ def make_few_queries(lanes: int, causal: bool) -> Any:
                 dot = float32(0)
                 for e in range(4):
                     dot += q_row[0, e] * k_rows[u, e]
-                dot = group_sum(dot)
+                dot = group_sum(dot) * scale
                 s[u] = dot if first + number + u * groups < end else float32(-math.inf)
             m, l = add_keys(acc, m, l, s, v_rows)
         if lane == 0:

@@ -11,7 +11,7 @@ from numba import cuda, from_dtype
 from fa_numba import device, problem
 from fa_numba.primitives import FULL_MASK
 from fa_numba.step2_online_softmax import rescale, weight
-from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
+from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile, multiply
 
 BLOCKS = (8, 16, 32, 64)  # block_q and block_k
 
@@ -90,15 +90,16 @@ def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: boo
             m[r] = dtype(-math.inf)
             l[r] = dtype(0)
         clear(acc)
-        load_tile(q_tile, q, b, first_q, block_q, d, scale, threads)  # the scores come out scaled
+        load_tile(q_tile, q, b, first_q, block_q, d, threads)
         last_k = min(n_k, first_q + block_q + offset) if causal else n_k
         for first_k in range(0, last_k, block_k):
             cuda.syncthreads()  # all are done with the tiles before
-            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1), threads)
-            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1), threads)
+            load_tile(k_tile, k, b // group, first_k, block_k, d, threads)
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, threads)
             cuda.syncthreads()
             clear(s)
             add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T scale
+            multiply(s, scale)
             online_softmax_tile(s, p_tile, acc, m, l, x, y, first_q, first_k, n_k, offset)
             cuda.syncthreads()  # the whole of p is there
             if causal and first_k + block_k - 1 > first_q + offset:  # O += P V

@@ -11,7 +11,7 @@ from fa_numba import arrays, device, problem
 from fa_numba.primitives import WARP, part, wait_for_copies
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.step4_flash_forward import split_keys
-from fa_numba.tiles import PAD, clear
+from fa_numba.tiles import PAD, clear, multiply
 from fa_numba.wide_tiles import (
     PAD_P,
     PRODUCTS,
@@ -22,7 +22,6 @@ from fa_numba.wide_tiles import (
     copy_turned_rows,
     copy_turned_tile,
     copy_wide_tile,
-    multiply,
     place,
     store_wide,
     store_wide_rows,

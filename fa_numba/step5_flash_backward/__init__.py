@@ -69,9 +69,9 @@ def flash_backward(
     GPU, take one, whose blocks wait for their turn to add to dq; it holds a counter, an int32, for 16 to 48 queries
     and for each block of keys.
 
-    P comes from scores that are computed again, and m is exact for them only if both passes round them alike. On a GPU
-    they do not for head dims above 128 and after a forward of few queries: scores of several hundred then cost the
-    gradients accuracy, 2e-4 instead of 1e-7 at 740.
+    P comes from scores that are computed again, and m is exact for them only if both passes round them alike. They do,
+    but for a forward of four queries or fewer on a GPU, where several lanes share a dot product: scores of several
+    hundred then cost the gradients accuracy, 2e-4 instead of 1e-7 at 740.
     """
     tile = {"block_q": block_q, "block_k": block_k}
     return _backward(_launch, do, q, k, v, o, m, l, causal=causal, scale=scale, **tile)

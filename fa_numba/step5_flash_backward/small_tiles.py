@@ -39,19 +39,19 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
         acc_v = cuda.local.array((R, width_v), dtype)
         clear(acc_k)
         clear(acc_v)
-        load_tile(k_tile, k, b, first_k, block_k, d, dtype(1), threads)
-        load_tile(v_tile, v, b, first_k, block_k, d_v, dtype(1), threads)
+        load_tile(k_tile, k, b, first_k, block_k, d, threads)
+        load_tile(v_tile, v, b, first_k, block_k, d_v, threads)
         first = max(0, first_k - offset) // block_q * block_q if causal else 0
         for step in range(group * ((n_q - first + block_q - 1) // block_q)):
             h = b * group + step % group  # the query heads that share this key head
             first_q = first + step // group * block_q
             cuda.syncthreads()
-            load_tile(q_tile, q, h, first_q, block_q, d, scale, threads)
-            load_tile(do_tile, do, h, first_q, block_q, d_v, dtype(1), threads)
+            load_tile(q_tile, q, h, first_q, block_q, d, threads)
+            load_tile(do_tile, do, h, first_q, block_q, d_v, threads)
             cuda.syncthreads()
             clear(p)
             clear(ds)
-            add_dots(p, k_tile, y, rows, q_tile, x, columns, d)  # S^T = K Q^T scale
+            add_dots(p, k_tile, y, rows, q_tile, x, columns, d)  # S^T = K Q^T
             add_dots(ds, v_tile, y, rows, do_tile, x, columns, d_v)  # dP^T = V dO^T
             for j in range(R):
                 i = first_q + x + j * columns
@@ -62,7 +62,8 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
                 for r in range(R):
                     key = first_k + y + r * rows
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        p[r, j] = weight(p[r, j], m_i) * inverse  # P = exp(S - m) / l
+                        # P = exp(S scale - m) / l. No score is above m; min keeps the compiler from rounding it anew.
+                        p[r, j] = weight(min(m_i, p[r, j] * scale), m_i) * inverse
                         ds[r, j] = p[r, j] * (ds[r, j] - delta_i)  # dS = P (dP - delta)
                     else:
                         p[r, j] = dtype(0)
@@ -80,11 +81,11 @@ def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, caus
                 for r in range(R):
                     p_tile[(y + r * rows) * (block_q + PAD) + x + j * columns] = ds[r, j]
             cuda.syncthreads()
-            if partly:  # dK += dS^T Q scale
+            if partly:  # dK += dS^T Q
                 add_visible_products(acc_k, p_tile, y, rows, q_tile, x, columns, block_q, d, -1, most)
             else:
                 add_products(acc_k, p_tile, y, rows, q_tile, x, columns, block_q, d)
-        store_rows(dk, acc_k, b, first_k + y, rows, x, block_q, width, dtype(1))
+        store_rows(dk, acc_k, b, first_k + y, rows, x, block_q, width, scale)
         store_rows(dv, acc_v, b, first_k + y, rows, x, block_q, width_v, dtype(1))
 
     return flash_backward_dk_dv_kernel
@@ -127,17 +128,17 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
         dp = cuda.local.array((R, R), dtype)
         acc = cuda.local.array((R, width), dtype)
         clear(acc)
-        load_tile(q_tile, q, b, first_q, block_q, d, scale, threads)
-        load_tile(do_tile, do, b, first_q, block_q, d_v, dtype(1), threads)
+        load_tile(q_tile, q, b, first_q, block_q, d, threads)
+        load_tile(do_tile, do, b, first_q, block_q, d_v, threads)
         last_k = min(n_k, first_q + block_q + offset) if causal else n_k
         for first_k in range(0, last_k, block_k):
             cuda.syncthreads()
-            load_tile(k_tile, k, b // group, first_k, block_k, d, dtype(1), threads)
-            load_tile(v_tile, v, b // group, first_k, block_k, d_v, dtype(1), threads)
+            load_tile(k_tile, k, b // group, first_k, block_k, d, threads)
+            load_tile(v_tile, v, b // group, first_k, block_k, d_v, threads)
             cuda.syncthreads()
             clear(s)
             clear(dp)
-            add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T scale
+            add_dots(s, q_tile, y, rows, k_tile, x, columns, d)  # S = Q K^T
             add_dots(dp, do_tile, y, rows, v_tile, x, columns, d_v)  # dP = dO V^T
             for r in range(R):
                 i = first_q + y + r * rows
@@ -149,7 +150,8 @@ def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal:
                     key = first_k + x + j * columns
                     ds = dtype(0)
                     if i < n_q and key < n_k and not (causal and key > i + offset):
-                        ds = weight(s[r, j], m_i) * inverse * (dp[r, j] - delta_i)  # dS = P (dP - delta)
+                        p = weight(min(m_i, s[r, j] * scale), m_i) * inverse  # P = exp(S scale - m) / l
+                        ds = p * (dp[r, j] - delta_i)  # dS = P (dP - delta)
                     ds_tile[(y + r * rows) * (block_k + PAD) + x + j * columns] = ds
             cuda.syncthreads()
             if causal and first_k + block_k - 1 > first_q + offset:  # dQ += dS K

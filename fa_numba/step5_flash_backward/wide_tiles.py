@@ -15,7 +15,7 @@ from fa_numba.primitives import WARP, copy1, load4, part, store4, wait_for_copie
 from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward.wide_tiles import Tile, check_tile
 from fa_numba.step5_flash_backward.delta import launch_delta
-from fa_numba.tiles import PAD, clear
+from fa_numba.tiles import PAD, clear, multiply
 from fa_numba.wide_tiles import (
     PAD_P,
     R8,
@@ -24,7 +24,6 @@ from fa_numba.wide_tiles import (
     add_wide_products,
     copy_wide_tile,
     load_eight,
-    multiply,
     place,
     store_wide,
     store_wide_rows,
