@@ -46,7 +46,8 @@ from fa_numba.trace import KernelReport, LineReport
 Row = dict[str, Any]
 
 # What is measured, by the name it has in the record: as ncu calls it. The copies are those past the registers, from
-# global to shared memory, which for ncu are neither loads nor stores.
+# global to shared memory. ncu has their requests and sectors among the loads, but not their bytes, and does not count
+# them as stores to shared memory.
 METRICS = {
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -81,6 +82,25 @@ METRICS = {
 }
 BASIC = "l1tex__", "dram__", "gpu__"  # how those begin that every GPU has
 COLUMNS = "Kernel Name", "Block Size", "Grid Size"  # of ncu's own
+TOLD = *recorded._TITLED, "ncu"  # what a provenance must say
+DIFFERENCES = """\
+Requests and sectors of global memory agree in every launch, but for the sectors of one kind of copy. Where cells
+differ:
+
+- **Load bytes.** Where several lanes of a warp ask for the same number, ncu counts it once for the request, the
+  simulator once for each lane: `m`, `l` and `delta` in the backward, the query in the kernel of few queries.
+- **Load sectors of the wide kernels.** Copies of 16 bytes a lane past the registers (`cp.async`) end in rows of shared
+  memory that are padded by 16 bytes, so that every second row begins in the middle of a sector of 32 bytes. There eight
+  lanes write to five sectors instead of four, and the hardware counts the larger number: 18 for a request of two rows.
+- **Requests to shared memory.** ncu counts instructions of the compiled program. The compiler joins neighbouring loads
+  into one of 8 or 16 bytes, and keeps in a register what the source reads again. And ncu counts an instruction also if
+  it is switched off for all lanes, as are the zeros past the ends of an array, which are stored beside the copies.
+- **Wavefronts and bank conflicts of shared memory.** Those of loads agree wherever the compiler joined or spared no
+  loads. Those of stores agree but for the copies' part, which the hardware does not count as stores.
+- **Floating-point operations.** Those of products agree. A division and an exponential are several instructions on a
+  GPU; the simulator counts a division as one operation and an exponential as none. And the compiler leaves out what
+  need not be computed, such as the addition to 0 with which a sum begins.
+"""
 PROBE = "naive_softmax"  # the call on which ncu is asked which metrics it knows
 ARTICLE = 4096, 64  # length and head dim; too long to be counted, so it is measured only
 
@@ -261,13 +281,15 @@ def read_csv(text: str) -> Iterator[dict[str, str]]:
 def measured(row: dict[str, str]) -> Row:
     """Return what ncu has measured of one launch, by our names; what it does not know is missing.
 
-    To the simulator a copy is a load and a store, so it is counted among both here too.
+    To the simulator a copy is a load and a store, so what ncu leaves out of either is added here.
     """
     numbers = {name: _number(row.get(metric)) for name, metric in METRICS.items()}
-    for copied in ("requests", "sectors", "bytes"):
-        for name in (f"load_{copied}", f"shared_store_{copied}"):
-            if numbers.get(name) is not None:
-                numbers[name] += sum(numbers.get(f"{which}_{copied}") or 0 for which in ("copy", "cached_copy"))
+    for name, copied in (
+        ("load_bytes", ("copy_bytes",)),
+        ("shared_store_requests", ("copy_requests", "cached_copy_requests")),
+    ):
+        if numbers[name] is not None:
+            numbers[name] += sum(numbers[each] or 0 for each in copied)
     if all(numbers[name] is not None for name in ("additions", "multiplications", "multiply_adds")):
         numbers["flops"] = numbers["additions"] + numbers["multiplications"] + 2 * numbers["multiply_adds"]
     return {name: number for name, number in numbers.items() if number is not None}
@@ -329,8 +351,8 @@ def read(folder: Path) -> Measurement:
     """Return what was measured; raise CannotRun if a file of it is missing, or if they do not fit together."""
     told, launches = _json(folder / "provenance.json"), _json(folder / "launches.json")
     entries = list(read_csv(_text(folder / "ncu.csv")))
-    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in recorded._TITLED):
-        raise CannotRun(f"{folder / 'provenance.json'} must say {', '.join(recorded._TITLED)}; measure again")
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in TOLD):
+        raise CannotRun(f"{folder / 'provenance.json'} must say {', '.join(TOLD)}; measure again")
     if not isinstance(launches, list) or not all(map(_is_pair, launches)):
         raise CannotRun(f"{folder / 'launches.json'} must hold pairs of call and kernel; measure again")
     if len(entries) != len(launches):
@@ -378,6 +400,20 @@ def _row(call: str, kernel: str, entry: dict[str, str], report: KernelReport | N
         row["fault"] = f"the simulator launched {report.kernel} of {report.grid} blocks of {report.block} threads"
     row["measured"] = measured(entry)
     return row if report is None else {**row, "counted": counted(report)}
+
+
+def document(record: recorded.Record) -> str:
+    """Return the table of a record with what one has to know to read it, in Markdown."""
+    return f"""# What the simulator counts, beside what a GPU measures
+
+{record.title()}; Nsight Compute, {record.provenance["ncu"]}. Made by `docs/measure_traffic.py`.
+
+A row is a launch. A cell has one number where both agree, else *counted / measured*; launches too large for the
+simulator have no count.
+
+{table(record.rows)}
+
+{DIFFERENCES}"""
 
 
 def table(rows: list[Row]) -> str:
@@ -428,7 +464,7 @@ def run(options: argparse.Namespace) -> None:
         measure(options.output)
     record = side_by_side(read(options.output), count())
     record.save(options.output / "traffic.json")
-    (options.output / "traffic.md").write_text(table(record.rows) + "\n", encoding="utf-8")
+    (options.output / "traffic.md").write_text(document(record), encoding="utf-8")
     print(table(record.rows))
     print(f"{record.title()}: {len(record.rows)} launches in {options.output / 'traffic.json'}")
 

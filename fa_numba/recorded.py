@@ -41,8 +41,8 @@ The file holds an object of three entries:
         (that threads asked for) of global memory, ``shared_load_requests``, ``shared_load_wavefronts`` (deliveries) and
         ``shared_load_conflicts``, the same of ``store``, and ``flops`` (multiply-adds are two). Counted is also the
         ``footprint``, in bytes; measured are ``copy_requests``, ``copy_sectors`` and ``copy_bytes`` (from global to
-        shared memory past the registers: among the loads, and the requests among the stores to shared memory; through
-        the L1 cache ``cached_copy_requests`` and ``cached_copy_sectors``),
+        shared memory past the registers: the requests and bytes are among the loads, and the requests among the stores
+        to shared memory; through the L1 cache ``cached_copy_requests`` and ``cached_copy_sectors``),
         ``additions``, ``multiplications`` and ``multiply_adds``, ``l2_sectors``, ``dram_read`` and ``dram_written``
         (bytes, the caches empty at first), ``nanoseconds``, ``registers`` a thread, ``occupancy`` (percent), and how
         many blocks a multiprocessor can have ``blocks_by_registers``, ``_shared``, ``_warps`` and ``_blocks``.
@@ -68,7 +68,6 @@ from fa_numba import peak
 SCHEMA = 1
 _TITLED = ("device", "driver", "numba", "date")  # what a title says
 _NAMED = {"section", "contestant", "fault"}  # what every row has
-_PASSES = {"block_softmax": "three passes", "online_softmax": "two passes"}  # what these once launched for any row
 PACKAGES = ("numba", "numba-cuda", "numpy", "torch")
 UNKNOWN = "unknown"
 
@@ -111,17 +110,14 @@ class Record:
     def softmaxes(self, rows: int, n: int) -> dict[str, dict[str, Any]]:
         """Return the rows of softmax at one size by contestant, without those that have a fault.
 
-        If rungs were measured at this size, they are among them, by their names, and ``block_softmax`` is not: like
-        ``online_softmax`` it keeps the row in registers. In records from before there were rungs, these two are the
-        kernels of three passes and of two.
+        If rungs were measured at this size, they are among them, by their names. Peers come last.
         """
-        measured = {row["contestant"]: row for row in self.select(section="softmax", rows=rows, n=n)}
-        has_rungs = any(row["section"] == "rungs" for row in self.rows)
-        if "block_softmax" in measured and not has_rungs:
-            return {_PASSES.get(name, name): row for name, row in measured.items()}
+        measured = self.select(section="softmax", rows=rows, n=n)
         rungs = self.select(section="rungs", step="softmax", rows=rows, n=n)
-        measured.pop("block_softmax", None)
-        return {row["contestant"]: row for row in rungs} | measured
+        found: dict[str, dict[str, Any]] = {}
+        for row in sorted((*measured, *rungs), key=lambda row: "ratios" not in row):  # only our own have ratios
+            found.setdefault(row["contestant"], row)
+        return found
 
     def faults(self) -> list[dict[str, Any]]:
         """Return the rows without a time, as the contestant was wrong or failed."""

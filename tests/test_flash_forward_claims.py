@@ -63,3 +63,17 @@ def test_traffic_times_shared_memory_is_as_the_square_of_what_is_multiplied(n, b
     assert shared == 3 * block * d + block**2
     nbytes = launch["k"].loaded + launch["v"].loaded
     assert nbytes * shared / (n * d) ** 2 == 8 * (3 + block / d)
+
+
+def test_flash_reads_its_inputs_once_from_memory_and_standard_attention_moves_its_matrices():
+    """What ncu saw at N = 4096; the article's factor is 86.67."""
+    traffic = recorded.load(ROOT / "notebooks" / "recorded" / "h200_traffic.json")
+
+    def dram(call, *directions):
+        rows = traffic.select(section="traffic", contestant=f"N = 4096: {call}")
+        return sum(row["measured"][f"dram_{direction}"] for row in rows for direction in directions) / 2**20
+
+    flash, standard = "flash, 4x4 register tiles", "standard_attention"
+    assert dram(flash, "read") == pytest.approx(3, rel=0.05) and dram(flash, "written") == 0
+    assert dram(standard, "read") > 2 * 64 and dram(standard, "written") > 64
+    assert dram(standard, "read", "written") / dram(flash, "read", "written") == pytest.approx(86.67, rel=0.1)

@@ -123,13 +123,14 @@ def test_what_readme_says_of_pytorch_is_so(record):
     told = " ".join(README.split())
     assert "At the size of this table our flash forward is ahead of PyTorch's EFFICIENT attention" in told
     assert speed("forward", "flash_forward") > speed("forward", EFFICIENT)
-    assert "with wider heads it is behind, and so is our flash backward" in told
-    assert speed("backward", "flash_backward") < speed("backward", EFFICIENT)
+    assert "with heads of 128 it is a few per cent behind, and so is our flash backward at either width" in told
     wider = {**ATTENTION, "d": 128}
-    flash, efficient = (
-        record.one(section="forward", **wider, contestant=c)["ms"] for c in ("flash_forward", EFFICIENT)
-    )
-    assert flash > efficient
+    for behind in (
+        {**wider, "section": "forward", "contestant": "flash_forward"},
+        {**wider, "section": "backward", "contestant": "flash_backward"},
+        {**ATTENTION, "section": "backward", "contestant": "flash_backward"},
+    ):
+        assert 0.9 < record.one(**behind)["ratios"][EFFICIENT] < 1
     assert "our flash forward is faster, our flash backward slower" in " ".join(README.split())
     assert speed("forward", "flash_forward") > speed("forward", MATH)
     assert speed("backward", "flash_backward") < speed("backward", MATH)

@@ -129,9 +129,7 @@ def test_notebooks_hold_no_copy_of_a_kernel():
 
 def test_the_record_is_as_notebooks_01_and_02_say():
     """The prose speaks of the softmaxes that were measured; a new record may need new prose."""
-    record, passes = (
-        recorded.load(ROOT / "notebooks" / "recorded" / f"{name}.json") for name in ("h200", "h200_passes")
-    )
+    record = recorded.load(ROOT / "notebooks" / "recorded" / "h200.json")
     rows = record.select(section="softmax")
     sizes = {row["rows"]: row["n"] for row in rows}
     naive = {count: record.softmaxes(count, n)["naive_softmax"] for count, n in sizes.items()}
@@ -142,7 +140,7 @@ def test_the_record_is_as_notebooks_01_and_02_say():
     assert all(naive[row["rows"]]["gbs"] <= row["gbs"] for row in rows)
     in_that_time = naive[8192]["ms"] * 1e6 * record.softmaxes(8192, 4096)["copy"]["gbs"]  # bytes
     assert in_that_time > 4 * 32 * 8192 * 4096
-    gbs = {(count, name): row["gbs"] for count, n in sizes.items() for name, row in passes.softmaxes(count, n).items()}
+    gbs = {(count, name): row["gbs"] for count, n in sizes.items() for name, row in record.softmaxes(count, n).items()}
     for count, contestant, share in (
         (4096, "three passes", 8 / 16),
         (4096, "two passes", 8 / 12),
