@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     trace.add_argument("--d", type=int, default=16, help="length of a row, or head dim (default: 16)")
     trace.add_argument("--causal", action="store_true", help="mask the keys after a query (attention)")
+    about = "compute capability of the GPU whose occupancy is told (default: 9.0)"
+    trace.add_argument("--capability", default="9.0", help=about)
     trace.set_defaults(action=_trace)
 
     about = "execute the notebooks in order; write executed copies and HTML to a folder"
@@ -126,7 +128,7 @@ def _memory(options: argparse.Namespace) -> int:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    return trace_report.report(options.step, options.n, options.d, causal=options.causal)
+    return trace_report.report(options.step, options.n, options.d, causal=options.causal, capability=options.capability)
 
 
 def _where() -> str:

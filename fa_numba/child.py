@@ -1,8 +1,8 @@
-"""A function called on the simulator, in a process of its own: how a machine with a GPU traces kernels.
+"""A function called in a process of its own: how a machine with a GPU traces kernels, and the simulator compiles them.
 
-Numba is on the simulator or on a GPU for as long as a process lives. So function and arguments go to a second process,
-as :mod:`pickle` writes them: a function by the name it is imported by, an array by its elements. The result comes back
-in the same way.
+Numba is on the simulator or off it for as long as a process lives. So function and arguments go to a second process, as
+:mod:`pickle` writes them: a function by the name it is imported by, an array by its elements. The result comes back in
+the same way.
 """
 
 from __future__ import annotations
@@ -53,14 +53,28 @@ def call(function: Callable, *args: Any, **kwargs: Any) -> Any:
         request = _pickled((function, args, kwargs))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as problem:
         raise TypeError(_requirement(problem)) from None
+    return _answer_of("simulator", request, {**os.environ, "FA_NUMBA_DEVICE": "simulator"})
+
+
+def call_compiler(function: Callable, *args: Any) -> Any:
+    """Return what a function returns where Numba's simulator is off, so that it can compile; a GPU need not be there.
+
+    Function, arguments and errors are as for :func:`call`.
+    """
+    off = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    return _answer_of("compiler", _pickled((function, args, {})), {**off, "FA_NUMBA_DEVICE": "gpu"})
+
+
+def _answer_of(name: str, request: bytes, environment: dict[str, str]) -> Any:
+    """Start a process with an environment; return what it answers, or raise the error that it answers with."""
     finished = subprocess.run(
         [sys.executable, "-c", _START],
         input=pickle.dumps(sys.path) + request,
-        env={**os.environ, "FA_NUMBA_DEVICE": "simulator"},
+        env=environment,
         stdout=subprocess.PIPE,
     )
     if finished.returncode != 0 or not finished.stdout:
-        raise RuntimeError(f"the simulator's process ended with status {finished.returncode}, without an answer")
+        raise RuntimeError(f"the {name}'s process ended with status {finished.returncode}, without an answer")
     try:
         result, errors = pickle.loads(finished.stdout)
     except Exception as problem:

@@ -57,8 +57,9 @@ class Occupancy:
 
     def __str__(self) -> str:
         registers = "" if "registers" in self.blocks_by else "; registers are not known and left out"
+        warps = "1 warp" if self.warps_per_block == 1 else f"{self.warps_per_block} warps"
         return (
-            f"{self.blocks} blocks of {self.warps_per_block} warps, {self.share:.0%} of the {self.most_warps} warps "
+            f"{self.blocks} blocks of {warps}, {self.share:.0%} of the {self.most_warps} warps "
             f"that a multiprocessor holds at most, limited by {' and '.join(self.limited_by)}{registers}"
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import WARP, load, store, warp_max, warp_sum
 
 THREADS = (32, 64, 128, 256)  # a block
@@ -68,7 +69,7 @@ def rescale(m, m_part):
     return m_new, weight(m, m_new)
 
 
-@functools.cache
+@kernel_factory
 def make_block_softmax(threads: int, width: int, dtype: Any) -> Any:
     """Return the kernel for blocks of so many threads, each of which reads one element at a time or four (width)."""
 
@@ -115,7 +116,7 @@ def warp_merge(m, l):
     return m_warp, warp_sum(l * weight(m, m_warp))
 
 
-@functools.cache
+@kernel_factory
 def make_online_softmax(threads: int, width: int, dtype: Any) -> Any:
     """Return the kernel for blocks of so many threads, each of which reads one element at a time or four (width)."""
 
@@ -156,7 +157,7 @@ def make_online_softmax(threads: int, width: int, dtype: Any) -> Any:
     return online_softmax_kernel
 
 
-@functools.cache
+@kernel_factory
 def make_register_softmax(threads: int, rows: int, groups: int, width: int, dtype: Any) -> Any:
     """Return the kernel for so many threads a row and rows a block; each thread keeps groups of one element or four."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, from_dtype, int32
 
 from fa_numba import arrays, device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import WARP, load, load4, part, store, store4
 from fa_numba.step2_online_softmax import block_max, block_sum, subtrahend
 from fa_numba.tiles import PAD, R, add_dots, clear
@@ -22,7 +23,7 @@ EVERYTHING = 2**40  # an offset at which a mask hides nothing
 ROW_THREADS = 128  # a block of the kernels that own a row each
 
 
-@functools.cache
+@kernel_factory
 def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, dtype: Any) -> Any:
     """Return the kernel of c = factor A B, for matrices of every head.
 
@@ -87,7 +88,7 @@ def make_matmul(transpose_a: bool, transpose_b: bool, triangle: int, tile: int, 
     return matmul_kernel
 
 
-@functools.cache
+@kernel_factory
 def make_wide_matmul(
     transpose_a: bool, transpose_b: bool, triangle: int, rows: int, columns: int, aligned: bool
 ) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fa_numba import child, device
+from fa_numba import child, compiler, device
 from fa_numba.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class KernelReport:
         Bytes of global memory that threads loaded and stored.
     footprint : int
         Distinct bytes of global memory among them.
+    form : Form or None
+        By what another process can compile the kernel; None if that could not import it.
     """
 
     kernel: str
@@ -181,6 +183,7 @@ class KernelReport:
     flops: int | None
     requested: int
     footprint: int
+    form: compiler.Form | None = field(repr=False)
 
     @property
     def intensity(self) -> float | None:
@@ -195,10 +198,18 @@ class KernelReport:
     def _per(self, nbytes: int) -> float | None:
         return None if self.flops is None or nbytes == 0 else self.flops / nbytes
 
+    def registers(self, capability: str = "9.0") -> int | None:
+        """Return how many registers a thread has, as NVIDIA's compiler says: see :func:`fa_numba.compiler.registers`.
+
+        It takes some seconds. None where the compiler is not installed, or if the kernel is not of a module.
+        """
+        return None if self.form is None else compiler.registers(self.form, capability)
+
     def occupancy(self, capability: str = "9.0", registers: int | None = None) -> Occupancy:
         """Return how many of its blocks a multiprocessor holds at a time: see :func:`fa_numba.occupancy.occupancy`.
 
-        The simulator compiles nothing, so it does not know the registers of a thread; without them they are left out.
+        The simulator compiles nothing: without the ``registers`` of a thread, as :meth:`registers` finds them, they are
+        left out.
         """
         shared = self.static_shared + self.dynamic_shared
         return occupancy(math.prod(self.block), shared, capability=capability, registers=registers)
@@ -343,6 +354,7 @@ def _report(launch: TracedLaunch) -> KernelReport:
         flops=sum(each.flops for each in operations) if launch.arithmetic.is_complete else None,
         requested=sum(line.nbytes * (2 if _KINDS[line.kind] == "atomic" else 1) for line in in_global),
         footprint=sum(map(_footprint, memories.values())),
+        form=compiler.form_of(launch.function, launch.arguments),
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import fa_numba
-from fa_numba import child, device
+from fa_numba import child, device, limits
 from fa_numba.folder import CannotRun
-from fa_numba.trace import Report
+from fa_numba.trace import KernelReport, Report
 
 
 def _softmax(function: Callable[[Any], Any], n: int, d: int, causal: bool) -> Report:
@@ -46,8 +46,13 @@ STEPS: dict[str, Callable[[int, int, bool], Report]] = {
 }
 
 
-def report(step: str, n: int, d: int, *, causal: bool) -> int:
-    """Print what a step's kernels do to memory; return the exit status.
+LEGEND = """\
+requests: instructions of a warp; sectors: of 32 bytes, that a request takes; used: of the bytes in these;
+ways: in how many turns the banks of shared memory serve a request; line: the kernel's, and by arrows where it led"""
+
+
+def report(step: str, n: int, d: int, *, causal: bool, capability: str) -> int:
+    """Print what a step's kernels do to memory and how many fit on a GPU at a time; return the exit status.
 
     Softmax is of n rows of d numbers, attention of n queries and keys of head dim d. On a machine with a GPU, a process
     of its own runs the simulator.
@@ -58,11 +63,21 @@ def report(step: str, n: int, d: int, *, causal: bool) -> int:
         raise CannotRun(f"{step} has no causal mask; leave --causal out")
     make_report = STEPS[step] if device.SIMULATED else functools.partial(child.call, STEPS[step])
     try:
-        print(make_report(n, d, causal))
+        limits.of_capability(capability)
+        launches = make_report(n, d, causal).launches
+        print(*launches, LEGEND, sep="\n\n\n")
+        print(f"\nOccupancy on compute capability {capability}:")
+        print(*dict.fromkeys(_occupancy(launch, capability) for launch in launches), sep="\n")
         print("\nNo race: where two threads meet in an element and one of them writes, something orders them.")
     except (TypeError, ValueError) as problem:
         raise CannotRun(str(problem)) from None
     return 0
+
+
+def _occupancy(launch: KernelReport, capability: str) -> str:
+    registers = launch.registers(capability)
+    told = "" if registers is None else f"{registers} registers a thread, "
+    return f"{launch.kernel}: {told}{launch.occupancy(capability, registers)}"
 
 
 def _normal(n: int, d: int) -> list[np.ndarray]:

@@ -8,12 +8,9 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
@@ -42,16 +39,6 @@ def nvvm_version() -> tuple[int, ...]:
         told = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
         found = re.search(r"release (\d+)\.(\d+)", told)
         return tuple(map(int, found.groups())) if found else (99,)
-
-
-def ptxas_path() -> str | None:
-    """Return ptxas: the one of the nvidia-cuda-nvcc package, else one on the PATH."""
-    try:
-        files = metadata.files("nvidia-cuda-nvcc") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    packaged = next((str(file.locate()) for file in files if file.name == "ptxas"), None)
-    return packaged or shutil.which("ptxas")
 
 
 def forms():
@@ -188,28 +175,13 @@ def _chosen_tiles(choose_tile):
 
 
 def compile_form(name, kernel, arguments, architectures=ARCHITECTURES) -> list[Report]:
-    """Compile one kernel for some architectures: to LLVM IR, which is the same for all, and on from there for each."""
-    from numba import cuda, types
-    from numba.cuda.compiler import _compile_pyfunc_with_fixup
+    """Compile one kernel for some architectures, and read its PTX."""
+    from fa_numba.compiler import compile_kernel
 
-    capabilities = [tuple(int(part) for part in architecture.split(".")) for architecture in architectures]
-    cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capabilities[0])  # functions ask
-    options = kernel.targetoptions
-    library, _ = _compile_pyfunc_with_fixup(
-        kernel.py_func,
-        types.void(*arguments),
-        device=False,
-        abi="numba",
-        cc=capabilities[0],
-        fastmath=options["fastmath"],
-        lineinfo=options["lineinfo"],
-        launch_bounds=options["launch_bounds"],
-    )
     reports = []
-    for architecture, capability in zip(architectures, capabilities):
-        ptx = library.get_asm_str(cc=capability)
-        told = (*_read_ptx(ptx), *_assemble(ptx, capability, options.get("max_registers")))
-        reports.append(Report(name, architecture, *told))
+    for architecture, made in zip(architectures, compile_kernel(kernel, arguments, architectures)):
+        told = made.stack, made.spilled, made.shared, made.registers
+        reports.append(Report(name, architecture, *_read_ptx(made.ptx), *told))
     return reports
 
 
@@ -218,23 +190,6 @@ def _read_ptx(ptx):
     float64 = sorted({each for each in instructions if ".f64" in each and not each.startswith("ld.param")})
     local = [line.strip() for line in ptx.splitlines() if re.search(r"\.local\b", line)]
     return float64, local
-
-
-def _assemble(ptx, capability, max_registers):
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        limit = [f"-maxrregcount={max_registers}"] if max_registers else []
-        target = f"-arch=sm_{capability[0]}{capability[1]}"
-        command = [ptxas_path(), "-v", target, *limit, "-o", os.devnull, str(source)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-
-    def number(pattern):
-        found = re.search(pattern, told)
-        return int(found.group(1)) if found else 0
-
-    spilled = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
-    return number(r"(\d+) bytes stack frame"), spilled, number(r"(\d+) bytes smem"), number(r"Used (\d+) registers")
 
 
 def report() -> list[dict]:

@@ -9,6 +9,7 @@ import pytest
 from conftest import is_bundled, run_python
 
 from fa_numba import limits
+from fa_numba.compiler import ptxas_path
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "darwin", reason="NVIDIA has no compiler for macOS"),
@@ -18,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def reports():
-    assert compiler.ptxas_path(), "ptxas is missing: pip install nvidia-cuda-nvcc"
+    assert ptxas_path(), "ptxas is missing: pip install nvidia-cuda-nvcc"
     source = "import compiler, json; print(json.dumps(compiler.report()))"
     finished = run_python(source, timeout=1200, FA_NUMBA_DEVICE="gpu", NUMBA_ENABLE_CUDASIM=None)
     assert finished.returncode == 0, finished.stderr

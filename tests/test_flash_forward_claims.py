@@ -7,7 +7,7 @@ from conftest import ROOT
 import fa_numba
 from fa_numba import limits, recorded
 from fa_numba.plots import measured
-from fa_numba.step4_flash_forward import wide_tiles
+from fa_numba.step4_flash_forward import RUNGS, wide_tiles
 from fa_numba.step4_flash_forward.small_tiles import _elements
 
 
@@ -77,3 +77,11 @@ def test_flash_reads_its_inputs_once_from_memory_and_standard_attention_moves_it
     assert dram(flash, "read") == pytest.approx(3, rel=0.05) and dram(flash, "written") == 0
     assert dram(standard, "read") > 2 * 64 and dram(standard, "written") > 64
     assert dram(standard, "read", "written") / dram(flash, "read", "written") == pytest.approx(86.67, rel=0.1)
+
+
+def test_the_slowest_and_the_fastest_rung_hold_as_few_warps():
+    traffic = recorded.load(ROOT / "notebooks" / "recorded" / "h200_traffic.json")
+    one, between, fast = (
+        traffic.one(section="traffic", contestant=f"flash, {rung}")["measured"]["occupancy"] for rung in RUNGS
+    )
+    assert one == fast == between / 2

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, is_bundled, run_python, simulator_only
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from fa_numba import __version__, device, flash_forward, trace_report
+from fa_numba import __version__, compiler, device, flash_forward, trace_report
 from fa_numba.__main__ import main
 
 
@@ -296,11 +296,13 @@ def test_memory_says_that_a_file_cannot_be_written(short_memory, tmp_path, capsy
 
 @simulator_only
 @pytest.mark.parametrize("step", trace_report.STEPS)
-def test_trace_prints_the_report_of_a_step(step, capsys):
-    assert main(["trace", step, "--n", "8", "--d", "8"]) == 0
+def test_trace_prints_the_report_of_a_step(step, capsys, monkeypatch):
+    monkeypatch.setattr(compiler, "registers", lambda form, capability: {"7.5": 40}[capability])
+    assert main(["trace", step, "--n", "8", "--d", "8", "--capability", "7.5"]) == 0
     printed = capsys.readouterr().out
     assert "bytes of global memory requested" in printed
     assert "floating-point operations, " in printed
+    assert "\nOccupancy on compute capability 7.5:\n" in printed and "_kernel: 40 registers a thread, " in printed
     assert printed.endswith(
         "\nNo race: where two threads meet in an element and one of them writes, something orders them.\n"
     )
@@ -316,7 +318,13 @@ def test_trace_runs_on_the_simulator_whatever_the_device():
 
 @simulator_only
 @pytest.mark.parametrize(
-    "options", [["flash_forward", "--n", "0"], ["flash_forward", "--d", "300"], ["naive_softmax", "--causal"]]
+    "options",
+    [
+        ["flash_forward", "--n", "0"],
+        ["flash_forward", "--d", "300"],
+        ["naive_softmax", "--causal"],
+        ["naive_softmax", "--capability", "1.0"],
+    ],
 )
 def test_trace_refuses_in_one_line(options, capsys):
     assert main(["trace", *options]) == 2

@@ -4,6 +4,7 @@ import csv
 import functools
 import importlib.util
 import json
+import math
 import pickle
 import sys
 
@@ -14,6 +15,7 @@ from conftest import ROOT, simulator_only
 import fa_numba
 from fa_numba import recorded
 from fa_numba.folder import CannotRun
+from fa_numba.occupancy import occupancy
 
 
 @pytest.fixture
@@ -236,6 +238,16 @@ def test_what_is_counted_is_what_an_h200_measured(row):
         assert measured[name] <= counted[name] if copies else measured[name] == counted[name], name
     if "matmul" in row["kernel"]:
         assert counted["flops"] == measured["flops"]
+
+
+@pytest.mark.parametrize("row", LAUNCHES, ids=lambda row: f"{row['contestant']}: {row['kernel']}")
+def test_occupancy_is_what_an_h200_says(row):
+    measured = row["measured"]
+    found = occupancy(math.prod(row["block"]), 0, registers=measured["registers"])
+    most = measured["blocks_by_blocks"]
+    assert found.blocks_by["blocks"] == most
+    for what, name in (("threads", "blocks_by_warps"), ("registers", "blocks_by_registers")):
+        assert min(most, found.blocks_by[what]) == min(most, measured[name])
 
 
 def test_the_table_is_that_of_the_record(measure_traffic):

@@ -161,6 +161,8 @@ class TracedLaunch(Launch):
         What counts floating-point operations.
     static_shared : int
         The bytes of static shared memory of a block: of the block that has most.
+    arguments : list
+        The kernel's arguments, arrays as NumPy's.
     has_ended : bool
         Whether all blocks have run to their end.
     """
@@ -171,6 +173,7 @@ class TracedLaunch(Launch):
         self.operations: Counter[tuple[int, int, int, str]] = Counter()
         self.arithmetic = Arithmetic(self.count_flops)
         self.static_shared = 0
+        self.arguments: list[Any] = []
         self.has_ended = False
         self._races = Races(self)
         self._regions: dict[tuple, Region] = {}
@@ -305,6 +308,7 @@ class TracedLaunch(Launch):
 
     def run(self, arguments: list[Any], cuda: Any) -> None:
         """Run every block, and say so."""
+        self.arguments = [each._data if isinstance(each, KernelArray) else each for each in arguments]
         super().run(arguments, cuda)
         self.has_ended = True
 

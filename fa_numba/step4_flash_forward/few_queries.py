@@ -4,13 +4,13 @@ With one query a tile has one row; nothing is used twice, and the speed is that 
 memory straight into registers: a quarter or half of a warp reads a key, each lane four of its numbers.
 """
 
-import functools
 import math
 from typing import Any
 
 from numba import cuda, float32
 
 from fa_numba import arrays, device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import FULL_MASK, WARP, load4, store4
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.step4_flash_forward import split_keys
@@ -23,7 +23,7 @@ BLOCKS = 8  # a multiprocessor should have
 LEAST_KEYS = 256  # that a block should have
 
 
-@functools.cache
+@kernel_factory
 def make_few_queries(lanes: int, causal: bool) -> Any:
     """Return the kernel for groups of so many lanes a key, 16 or 32: four numbers of q, k and v each."""
     groups = WARPS * WARP // lanes  # of a block

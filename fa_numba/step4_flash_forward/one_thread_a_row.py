@@ -1,12 +1,12 @@
 """The first rung of step 4: a thread owns a query, and keeps its row of q and of o in registers."""
 
-import functools
 import math
 from typing import Any
 
 from numba import cuda, from_dtype
 
 from fa_numba import device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.step4_flash_forward.small_tiles import padded
 
@@ -15,7 +15,7 @@ BLOCK_K = 16
 WIDEST = 64  # of a head in float32: twice that, and q and o no longer fit in a thread's registers
 
 
-@functools.cache
+@kernel_factory
 def make_flash_forward_rows(d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel for head dims d and d_v, the threads of a block each with a query of their own."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, from_dtype
 
 from fa_numba import device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import FULL_MASK
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile, multiply
@@ -16,7 +17,7 @@ from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products,
 BLOCKS = (8, 16, 32, 64)  # block_q and block_k
 
 
-@functools.cache
+@kernel_factory
 def make_flash_forward(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel for tiles of block_q queries and block_k keys; d and d_v are multiples of block_k.
 

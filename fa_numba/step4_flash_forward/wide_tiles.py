@@ -1,6 +1,5 @@
 """The third rung of step 4: eight rows and up to eight keys a thread, in registers; float32 only."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 from fa_numba import arrays, device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import WARP, part, wait_for_copies
 from fa_numba.step2_online_softmax import rescale, weight
 from fa_numba.step4_flash_forward import split_keys
@@ -64,7 +64,7 @@ LEAST_TILES = 2  # of keys that a split should have
 BLOCKS = 2  # a multiprocessor should have
 
 
-@functools.cache
+@kernel_factory
 def make_wide_flash_forward(tile: Tile, d: int, d_v: int, causal: bool, asynchronous: bool) -> Any:
     """Return the kernel for a tile; d is a multiple of 8, d_v of 4 * across.
 

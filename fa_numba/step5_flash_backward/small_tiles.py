@@ -1,18 +1,18 @@
 """The first rung of step 5, the kernels to read first: one for dk and dv, one for dq, with small tiles."""
 
-import functools
 from typing import Any
 
 from numba import cuda, from_dtype
 
 from fa_numba import arrays, device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward.small_tiles import choose_blocks, padded
 from fa_numba.step5_flash_backward.delta import launch_delta
 from fa_numba.tiles import PAD, R, add_dots, add_products, add_visible_products, clear, load_tile
 
 
-@functools.cache
+@kernel_factory
 def make_flash_backward_dk_dv(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel of dk and dv: a block owns block_k keys and loops over the queries."""
     rows, columns = block_k // R, block_q // R  # of the block's threads: keys down, queries across
@@ -103,7 +103,7 @@ def store_rows(out, acc, b, first, rows, x, span, width, factor):
                     out[b, i, column] = acc[r, c] * factor
 
 
-@functools.cache
+@kernel_factory
 def make_flash_backward_dq(block_q: int, block_k: int, d: int, d_v: int, causal: bool, dtype: Any) -> Any:
     """Return the kernel of dq: a block owns block_q queries and loops over the keys."""
     rows, columns = block_q // R, block_k // R

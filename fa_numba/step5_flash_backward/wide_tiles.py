@@ -4,13 +4,13 @@ A block owns keys, as for dk and dv, and has ds at hand: from it also comes what
 adds to the same dq, so they take turns, block after block, and the sum has the same order, and bits, in every run.
 """
 
-import functools
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32, uint32
 
 from fa_numba import arrays, device, problem
+from fa_numba.factory import kernel_factory
 from fa_numba.primitives import WARP, copy1, load4, part, store4, wait_for_copies
 from fa_numba.step2_online_softmax import weight
 from fa_numba.step4_flash_forward.wide_tiles import Tile, check_tile
@@ -61,7 +61,7 @@ def end_turn(turns, turn):
         cuda.atomic.add(turns, turn, 1)
 
 
-@functools.cache
+@kernel_factory
 def make_wide_flash_backward(tile: Tile, d: int, d_v: int, causal: bool, asynchronous: bool) -> Any:
     """Return the kernel for a tile; d and d_v are multiples of 4 * across.
 
