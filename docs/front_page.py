@@ -26,7 +26,7 @@ LADDER = (  # step, idea, notebook, section, contestant
     ("1 naive softmax", "a thread a row", "01", "softmax", "naive_softmax"),
     ("2 block softmax", "a block a row: shuffles, shared memory", "02", "softmax", "three passes"),
     ("2 online softmax", "maximum and sum in one pass", "02", "softmax", "two passes"),
-    ("2 row in registers", "the row is read once", "02", "softmax", "online_softmax"),
+    ("2 row in registers", "the row is read once", "02", "softmax", "row in registers"),
     ("3 standard attention", "three kernels; S and P in memory", "03", "forward", "standard_attention"),
     ("3 its backward", "five kernels; P, dP and dS in memory", "03", "backward", "standard_attention_backward"),
     ("4 flash forward", "one kernel; no score is written", "04", "forward", "flash_forward"),

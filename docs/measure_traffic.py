@@ -94,7 +94,8 @@ differ:
   lanes write to five sectors instead of four, and the hardware counts the larger number: 18 for a request of two rows.
 - **Requests to shared memory.** ncu counts instructions of the compiled program. The compiler joins neighbouring loads
   into one of 8 or 16 bytes, and keeps in a register what the source reads again. And ncu counts an instruction also if
-  it is switched off for all lanes, as are the zeros past the ends of an array, which are stored beside the copies.
+  it is switched off for all lanes and so has no wavefront: stores of zeros past the ends of an array, beside the
+  copies, and loads in the wide kernels.
 - **Wavefronts and bank conflicts of shared memory.** Those of loads agree wherever the compiler joined or spared no
   loads. Those of stores agree but for the copies' part, which the hardware does not count as stores.
 - **Floating-point operations.** Those of products agree. A division and an exponential are several instructions on a

@@ -92,6 +92,8 @@ def form_of(function: Callable[..., Any], arguments: Iterable[Any]) -> Form | No
 
 
 def _type_of(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return types.BaseTuple.from_types(tuple(map(_type_of, argument)), type(argument))
     found = typeof(argument)
     return types.Array(found.dtype, found.ndim, found.layout) if isinstance(found, types.Array) else found
 

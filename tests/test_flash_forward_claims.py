@@ -77,6 +77,8 @@ def test_flash_reads_its_inputs_once_from_memory_and_standard_attention_moves_it
     assert dram(flash, "read") == pytest.approx(3, rel=0.05) and dram(flash, "written") == 0
     assert dram(standard, "read") > 2 * 64 and dram(standard, "written") > 64
     assert dram(standard, "read", "written") / dram(flash, "read", "written") == pytest.approx(86.67, rel=0.1)
+    with_all_writes = (dram(standard, "read") + 2 * 64 + 1) / (dram(flash, "read") + 1)  # S, P and o; o
+    assert with_all_writes == pytest.approx(75, rel=0.03)
 
 
 def test_the_slowest_and_the_fastest_rung_hold_as_few_warps():
@@ -85,3 +87,10 @@ def test_the_slowest_and_the_fastest_rung_hold_as_few_warps():
         traffic.one(section="traffic", contestant=f"flash, {rung}")["measured"]["occupancy"] for rung in RUNGS
     )
     assert one == fast == between / 2
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_one_query_takes_little_more_than_the_datasheet_allows(record, d):
+    ms = {name: record.one(section="decode", contestant=name, d=d)["ms"] for name in ("flash_forward", "copy")}
+    least = 32 * 40_000 * 2 * d * 4 / 4.8e9
+    assert 1.15 < ms["flash_forward"] / least < 1.3 and ms["copy"] / least == pytest.approx(1.125, abs=0.03)

@@ -307,13 +307,13 @@ def test_softmax_bandwidth_holds_every_softmax_against_a_copy(record):
     assert [bar.get_width() for bar in axes.patches] == [90, 1800, 1500, 2000]
     assert [label.get_text() for label in axes.get_yticklabels()][-1] == "copy"
     assert texts(axes) == {"90 (4%)", "1,800 (90%)", "1,500 (75%)", "2,000 (100%)"}
-    assert figure.get_suptitle() == "online_softmax reaches 90% of a copy's bandwidth\n(8 rows of 16 float32)"
+    assert figure.get_suptitle() == "online_softmax: 90% of a copy's bandwidth\n(8 rows of 16 float32)"
     assert axes.get_title(loc="left") == "NVIDIA Made-up, driver 1.2, numba 0.1, 2026-01-02"
 
 
 def test_softmax_bandwidth_can_be_about_any_of_them(record):
     figure = plots.softmax_bandwidth(record, 8, 16, about="naive_softmax")
-    assert figure.get_suptitle().startswith("naive_softmax reaches ")
+    assert figure.get_suptitle().startswith("naive_softmax: ")
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ def test_a_form_finds_its_kernel_again():
     assert form.arguments == (MATRIX, numba.float32, numba.int64, numba.boolean)
     assert form.kernel() is made
     assert pickle.loads(pickle.dumps(form)) == form
+    pair = form_of(naive_softmax_kernel, (x, x)).arguments
+    assert pair == (numba.types.UniTuple(MATRIX, 2),)
 
 
 def test_a_kernel_that_no_other_process_finds_has_no_form():

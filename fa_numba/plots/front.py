@@ -20,7 +20,7 @@ SOFTMAXES = {
     "naive_softmax": "1 naive",
     "three passes": "2 block",
     "two passes": "2 online",
-    "online_softmax": "2 registers",
+    "row in registers": "2 registers",
     COPY: "copy",
 }
 ATTENTION = {"heads": 32, "n": 4096, "d": 64, "causal": False}

@@ -40,7 +40,7 @@ def softmax_bandwidth(
             axes.set(xlabel="GB/s read and written", xlim=(0, 1.3 * max(measured.values())))
             if each is record:
                 best = about or max((name for name in shares if name not in PEERS), key=shares.get)
-                message = f"{best} reaches {shares[best]:.0%} of a copy's bandwidth"
+                message = f"{best}: {shares[best]:.0%} of a copy's bandwidth"
         figure.suptitle(f"{message}\n({rows:,} rows of {n:,} float32)", x=0.01, ha="left", fontsize=12)
     return figure
 

@@ -308,7 +308,7 @@ class TracedLaunch(Launch):
 
     def run(self, arguments: list[Any], cuda: Any) -> None:
         """Run every block, and say so."""
-        self.arguments = [each._data if isinstance(each, KernelArray) else each for each in arguments]
+        self.arguments = _plain(arguments)
         super().run(arguments, cuda)
         self.has_ended = True
 
@@ -371,6 +371,16 @@ class TracedLaunch(Launch):
             lines = (source.text_of(self._code_by_id[code], line), *self._calls[path])
             by_line.setdefault(lines, Counter())[what] += count
         return by_line
+
+
+def _plain(argument: Any) -> Any:
+    """Return an argument of a kernel with NumPy's arrays, also in tuples."""
+    if isinstance(argument, KernelArray):
+        return argument._data
+    if isinstance(argument, (list, tuple)):
+        parts = map(_plain, argument)
+        return type(argument)(*parts) if hasattr(argument, "_fields") else type(argument)(parts)
+    return argument
 
 
 def _name_in(frames: list[FrameType], region: Region) -> str:

@@ -1,7 +1,7 @@
 """Attention of few queries against many keys, as in decoding: a query reads every key and value once.
 
 With one query a tile has one row; nothing is used twice, and the speed is that of memory. So keys and values go from
-memory straight into registers: a quarter or half of a warp reads a key, each lane four of its numbers.
+memory straight into registers: half a warp or a whole one reads a key, each lane four of its numbers.
 """
 
 import math

@@ -30,7 +30,7 @@ def make_flash_forward_rows(d: int, d_v: int, causal: bool, dtype: Any) -> Any:
         q_row = cuda.local.array(d, dtype)
         acc = cuda.local.array(d_v, dtype)
         for c in range(d):
-            q_row[c] = q[b, i, c] * scale if i < n_q and c < q.shape[2] else dtype(0)
+            q_row[c] = q[b, i, c] if i < n_q and c < q.shape[2] else dtype(0)
         for c in range(d_v):
             acc[c] = dtype(0)
         m, l = dtype(-math.inf), dtype(0)
@@ -48,6 +48,7 @@ def make_flash_forward_rows(d: int, d_v: int, causal: bool, dtype: Any) -> Any:
                     s = dtype(0)
                     for c in range(d):  # s_ij = q_i k_j scale
                         s += q_row[c] * k_tile[j, c]
+                    s *= scale
                     m, alpha = rescale(m, s)
                     p = weight(s, m)  # p_ij = exp(s_ij - m_i)
                     l = l * alpha + p
