@@ -92,6 +92,7 @@ differ:
 - **Load sectors of the wide kernels.** Copies of 16 bytes a lane past the registers (`cp.async`) end in rows of shared
   memory that are padded by 16 bytes, so that every second row begins in the middle of a sector of 32 bytes. There eight
   lanes write to five sectors instead of four, and the hardware counts the larger number: 18 for a request of two rows.
+  (A kernel that only copies showed it on the same GPU: 16 with rows of 64 or 72 numbers, 18 with rows of 68.)
 - **Requests to shared memory.** ncu counts instructions of the compiled program. The compiler joins neighbouring loads
   into one of 8 or 16 bytes, and keeps in a register what the source reads again. And ncu counts an instruction also if
   it is switched off for all lanes and so has no wavefront: stores of zeros past the ends of an array, beside the
