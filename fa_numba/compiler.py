@@ -130,11 +130,12 @@ def registers(form: Form, capability: str = "9.0") -> int | None:
 
 def _registers(form: Form, capability: str) -> int | None:
     """In a process whose simulator is off: compile the kernel, if NVVM is there."""
-    try:
-        from numba.cuda.cudadrv import nvvm
+    from numba.cuda.cudadrv.error import NvvmSupportError
+    from numba.cuda.cudadrv.nvvm import NVVM
 
-        nvvm.NVVM()
-    except (ImportError, nvvm.NvvmSupportError):
+    try:
+        NVVM()
+    except NvvmSupportError:
         return None
     (compiled,) = compile_kernel(form.kernel(), form.arguments, [capability])
     return compiled.registers
